@@ -1,0 +1,112 @@
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Opens a regular file for reading and gives its size. */
+static int open_regular(const char *path, size_t *size, struct error *e) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    if (fd < 0) return error_errno(e, errno, path, "open");
+    struct stat st;
+    if (fstat(fd, &st) != 0) {
+        int err = error_errno(e, errno, path, "stat");
+        close(fd);
+        return err;
+    }
+    if (!S_ISREG(st.st_mode)) {
+        close(fd);
+        return error_bad_file(e, path, NULL, NULL, "is %s, not a regular file",
+                              S_ISDIR(st.st_mode) ? "a directory" : "a special file");
+    }
+    *size = (size_t)st.st_size;
+    return fd;
+}
+
+int file_map_open(struct file_map *map, const char *path, struct error *e) {
+    *map = (struct file_map){0};
+    int fd = open_regular(path, &map->size, e);
+    if (fd < 0) return fd;
+    int err = 0;
+    if (map->size > 0) {
+        void *at = mmap(NULL, map->size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (at == MAP_FAILED) err = error_errno(e, errno, path, "map");
+        else map->data = at;
+    }
+    close(fd);
+    return err;
+}
+
+void file_map_close(struct file_map *map) {
+    if (map->data) munmap((void *)map->data, map->size);
+    *map = (struct file_map){0};
+}
+
+void file_map_drop(const struct file_map *map, size_t offset, size_t bytes) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    size_t from = (offset + page - 1) / page * page, to = (offset + bytes) / page * page;
+    if (to > from) madvise((void *)(map->data + from), to - from, MADV_DONTNEED);
+}
+
+int file_read(const char *path, size_t max, char **out, size_t *size, struct error *e) {
+    size_t expected;
+    int fd = open_regular(path, &expected, e);
+    if (fd < 0) return fd;
+    if (expected > max) {
+        close(fd);
+        return error_bad_file(e, path, NULL, NULL, "has %zu bytes; at most %zu are read", expected,
+                              max);
+    }
+    char *data = malloc(expected + 1);
+    if (!data) {
+        close(fd);
+        return error_set(e, ERR_MEMORY, "%s: no memory for %zu bytes", path, expected);
+    }
+    size_t have = 0;
+    int err = 0;
+    while (have < expected) {
+        ssize_t got = read(fd, data + have, expected - have);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) err = error_errno(e, errno, path, "read");
+        if (got <= 0) break;
+        have += (size_t)got;
+    }
+    close(fd);
+    if (err) {
+        free(data);
+        return err;
+    }
+    data[have] = '\0';
+    *out = data;
+    *size = have;
+    return 0;
+}
+
+bool path_is_dir(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+bool path_exists(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0;
+}
+
+char *path_join(const char *dir, const char *name) {
+    size_t n = strlen(dir);
+    const char *slash = n > 0 && dir[n - 1] == '/' ? "" : "/";
+    size_t need = n + strlen(slash) + strlen(name) + 1;
+    char *out = malloc(need);
+    if (out) snprintf(out, need, "%s%s%s", dir, slash, name);
+    return out;
+}
+
+const char *path_base(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}

@@ -1,0 +1,29 @@
+/* base/file.h: files mapped or read whole, and paths. Any thread. */
+#ifndef TPD_BASE_FILE_H
+#define TPD_BASE_FILE_H
+
+#include "base/error.h"
+
+/* A read-only map of a whole file. data is NULL when size is 0. */
+struct file_map {
+    const uint8_t *data;
+    size_t size;
+};
+
+int file_map_open(struct file_map *map, const char *path, struct error *e);
+void file_map_close(struct file_map *map);
+/* Tells the kernel that [offset, offset + bytes) was read and may leave memory. */
+void file_map_drop(const struct file_map *map, size_t offset, size_t bytes);
+
+/* Reads a regular file of at most max bytes; *out is NUL-terminated (not counted in *size) and is
+ * the caller's to free(). A larger file is ERR_BAD_FILE naming the limit. */
+int file_read(const char *path, size_t max, char **out, size_t *size, struct error *e);
+
+bool path_is_dir(const char *path);
+bool path_exists(const char *path);
+/* dir + "/" + name, to be freed by the caller. */
+char *path_join(const char *dir, const char *name);
+/* The part after the last slash. */
+const char *path_base(const char *path);
+
+#endif

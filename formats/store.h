@@ -1,0 +1,42 @@
+/* formats/store.h: the tensors of a model on disk, whatever the format.
+ *
+ * Opens a Hugging Face directory (model.safetensors, or shards with model.safetensors.index.json), a
+ * single .safetensors file, or a .gguf file; checks all of it; gives tensors by their Hugging Face
+ * name ("model.layers.0.self_attn.q_proj.weight"; GGUF names are translated). Data is mapped, never
+ * copied. Read-only after open; any thread. */
+#ifndef TPD_FORMATS_STORE_H
+#define TPD_FORMATS_STORE_H
+
+#include "base/dtype.h"
+#include "base/error.h"
+
+struct gguf;
+
+enum { STORE_MAX_DIMS = 8 };
+
+struct store_tensor {
+    const char *name;      /* Hugging Face name */
+    const char *file;      /* path of the file that holds it */
+    const char *type_name; /* as the file says: "BF16", "I64", "Q4_K" */
+    int type;              /* enum dtype, or -1: not a type that tpd computes with */
+    int n_dims;
+    int64_t dims[STORE_MAX_DIMS]; /* outermost first, as Hugging Face has it: [out, in] */
+    const uint8_t *data;
+    size_t bytes;
+};
+
+struct store;
+
+int store_open(struct store **out, const char *path, struct error *e);
+void store_close(struct store *store);
+/* NULL when there is none. */
+const struct store_tensor *store_find(const struct store *store, const char *name);
+size_t store_count(const struct store *store);
+const struct store_tensor *store_at(const struct store *store, size_t i);
+/* The GGUF file behind the store, or NULL. */
+const struct gguf *store_gguf(const struct store *store);
+/* Lets the pages of bytes at data (inside a tensor's data) leave memory. */
+void store_drop(const struct store *store, const struct store_tensor *tensor, size_t offset,
+                size_t bytes);
+
+#endif

@@ -1,0 +1,64 @@
+/* ipc/comm.h: collectives between the ranks of one machine.
+ *
+ * A world is made once for n ranks; each rank takes its `struct comm` and calls the collectives on
+ * its own thread, all ranks the same calls in the same order. Buffers are in the rank's device
+ * memory (dev_addr of its context). A call may only enqueue; on the CPU it runs at once.
+ *
+ * Sums: fp32, in the fixed order of rank 0, 1, … n-1 for every element, rounded once; so every rank
+ * ends with the same bits, whichever algorithm ran, and a row's sum does not depend on the number
+ * of rows beside it.
+ *
+ * Failure: a call that waits longer than the world's deadline, whose peers came with another call
+ * (operation, size or type), or that meets an abort, marks the context (kctx_fail, ERR_DEVICE) and
+ * aborts the world, so that every other rank comes back too. After an abort, comm_world_reset makes
+ * the world usable again, when no rank is inside a call.
+ */
+#ifndef TPD_IPC_COMM_H
+#define TPD_IPC_COMM_H
+
+#include "kernels/kernels.h"
+
+enum { COMM_MAX_RANKS = 64 };
+
+enum comm_algorithm {
+    COMM_AUTO,
+    COMM_ONE_SHOT, /* every rank reads all peers */
+    COMM_RING      /* reduce-scatter around the ring, then all-gather; pipelined chunks */
+};
+
+struct comm_world;
+struct comm;
+
+/* staging_bytes: what one rank may post at once (a one-shot message); larger ones go in pieces.
+ * deadline_ms: how long a call waits for its peers (default for 0: 30 000). */
+int comm_world_new(struct comm_world **out, int n, size_t staging_bytes, int deadline_ms,
+                   struct error *e);
+void comm_world_free(struct comm_world *world);
+/* Any thread: frees all ranks that wait. why is kept as the reason they report. */
+void comm_world_abort(struct comm_world *world, const struct error *why);
+bool comm_world_aborted(const struct comm_world *world);
+void comm_world_reset(struct comm_world *world);
+
+/* Rank's end of the world, bound to its context. For a world of 1 every call is free. */
+int comm_open(struct comm **out, struct comm_world *world, int rank, struct kctx *c,
+              struct error *e);
+void comm_close(struct comm *comm);
+int comm_size(const struct comm *comm);
+int comm_rank(const struct comm *comm);
+/* For tests and the bench; COMM_AUTO is the default (by size). */
+void comm_force(struct comm *comm, enum comm_algorithm algorithm);
+
+/* x[rows, cols] = sum over ranks, in place. type: f32 or bf16 (summed in fp32). */
+void comm_all_reduce(struct comm *comm, dev_addr x, int32_t rows, int32_t cols, enum dtype type);
+/* Rank r ends with out[rows, cols_r]: columns offsets[r] … offsets[r+1]-1 of the sum of all x
+ * [rows, offsets[n]]. offsets: host memory, n + 1 entries. out may not overlap x. */
+void comm_reduce_scatter(struct comm *comm, dev_addr out, dev_addr x, int32_t rows,
+                         const int32_t *offsets, enum dtype type);
+/* out[rows, offsets[n]] on every rank, from x[rows, cols_r] of each. out may not overlap x. */
+void comm_all_gather(struct comm *comm, dev_addr out, dev_addr x, int32_t rows,
+                     const int32_t *offsets, enum dtype type);
+/* bytes at x, from root to all. */
+void comm_broadcast(struct comm *comm, dev_addr x, size_t bytes, int root);
+void comm_barrier(struct comm *comm);
+
+#endif

@@ -1,0 +1,67 @@
+/* model/model.h: a model on disk, its shards on the ranks, and the forward pass.
+ *
+ * `struct model` is the host's view: config, tensors, checked whole before any rank loads. Read-only
+ * after model_open; any thread. `struct shard` is one rank's part: it lives on the rank's thread.
+ */
+#ifndef TPD_MODEL_MODEL_H
+#define TPD_MODEL_MODEL_H
+
+#include "formats/store.h"
+#include "ipc/comm.h"
+#include "model/config.h"
+#include "model/plan.h"
+
+struct model;
+
+/* path: a Hugging Face directory or a .gguf file. Checks that every tensor the architecture needs is
+ * there with the right shape and a type we compute with. */
+int model_open(struct model **out, const char *path, struct error *e);
+void model_free(struct model *model);
+const struct model_config *model_config(const struct model *model);
+const struct store *model_store(const struct model *model);
+const char *model_path(const struct model *model);
+/* Type of most of the weight bytes, for people. */
+enum dtype model_dtype(const struct model *model);
+/* Bytes of weights in the file that the architecture uses. */
+size_t model_weight_bytes(const struct model *model);
+
+struct shard;
+
+struct shard_options {
+    int32_t max_rows;   /* rows of the largest step */
+    int32_t max_out;    /* rows whose logits a step may ask for */
+    int32_t max_seqs;   /* sequences in a step */
+    int32_t kv_blocks;  /* blocks of KV cache, the same on all ranks */
+    int32_t block_size; /* positions in a block */
+    int32_t max_blocks; /* blocks of the longest sequence */
+    enum dtype kv_type; /* f32, f16, bf16 */
+};
+
+/* Bytes of KV cache that one block takes on the rank that holds most. */
+size_t model_kv_block_bytes(const struct model *model, const struct shard_plan *plan,
+                            int32_t block_size, enum dtype kv_type);
+
+/* On the rank's thread: takes this rank's part of every tensor. */
+int shard_load(struct shard **out, const struct model *model, const struct shard_plan *plan,
+               struct kctx *ctx, struct comm *comm, const struct shard_options *options,
+               struct error *e);
+void shard_free(struct shard *shard);
+
+/* One pass of the model over a batch of rows: immutable, the same for all ranks. Arrays are in host
+ * memory. Rows of a sequence stand together and ascend by position. */
+struct step {
+    int32_t n_rows, n_seqs, n_out;
+    const int32_t *ids;      /* [n_rows] tokens */
+    const int32_t *pos;      /* [n_rows] positions */
+    const int32_t *len;      /* [n_rows] length that dynamic rope scaling looks at: the prompt's length
+                                for prompt rows, pos + 1 for generated ones */
+    const int32_t *seq;      /* [n_rows] 0 … n_seqs-1, ascending */
+    const int32_t *blocks;   /* [n_seqs, max_blocks] block tables */
+    const int32_t *out_rows; /* [n_out] rows whose logits are wanted, ascending */
+    float *logits;           /* [n_out, vocab], filled on rank 0; NULL when n_out is 0 */
+};
+
+/* All ranks call it with the same step. On return logits are there (rank 0 has waited). */
+int model_forward(struct shard *shard, const struct step *step, struct error *e);
+
+#endif

@@ -1,0 +1,27 @@
+/* model/plan.h: who holds what. The split of a model over n ranks, as data, apart from the forward
+ * code. Made once by shard_plan_make; the same on every rank. Any thread. */
+#ifndef TPD_MODEL_PLAN_H
+#define TPD_MODEL_PLAN_H
+
+#include "model/config.h"
+
+enum { PLAN_MAX_RANKS = 64 };
+
+/* Rank r has query heads head[r] … head[r+1]-1, KV heads kv_first[r] … kv_first[r]+kv_count[r]-1
+ * (a KV head that two ranks need is held by both), FFN columns ffn[r] … ffn[r+1]-1 and vocabulary
+ * rows vocab[r] … vocab[r+1]-1. */
+struct shard_plan {
+    int n;
+    int32_t head[PLAN_MAX_RANKS + 1];
+    int32_t kv_first[PLAN_MAX_RANKS], kv_count[PLAN_MAX_RANKS];
+    int32_t ffn[PLAN_MAX_RANKS + 1];
+    int32_t vocab[PLAN_MAX_RANKS + 1];
+};
+
+/* head_grain: heads whose o_proj columns make whole quant blocks; ffn_grain: FFN columns of a quant
+ * block of down_proj. Every rank has at least one query head: n over that is ERR_CONFIG saying the
+ * largest n. The rank with fewer heads gets more FFN columns, so that the bytes come out even. */
+int shard_plan_make(struct shard_plan *out, const struct model_config *config, int n,
+                    int32_t head_grain, int32_t ffn_grain, struct error *e);
+
+#endif

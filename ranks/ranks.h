@@ -1,0 +1,59 @@
+/* ranks/ranks.h: the rank threads, and the numbered units that they all run.
+ *
+ * A rank is a thread that owns one device (here: a set of cores, later a GPU), its context and its
+ * end of the communicator. Rank 0's thread runs the driver: a function that decides what is done next
+ * and hands units to all ranks with ranks_run. The other ranks only follow the numbered units, so all
+ * agree without a vote. A unit is the smallest piece of work that is never interrupted.
+ *
+ * If a unit fails on one rank, the communicator is aborted, so that the others come back; ranks_run
+ * then returns the error of the rank that failed first, and the next unit starts clean.
+ */
+#ifndef TPD_RANKS_RANKS_H
+#define TPD_RANKS_RANKS_H
+
+#include "ipc/comm.h"
+
+struct rank {
+    int index, n;
+    struct kctx *ctx;
+    struct comm *comm;
+    void *state; /* what the units keep on this rank: its model shard */
+};
+
+enum rank_device { RANK_CPU, RANK_PLAN };
+
+struct ranks_options {
+    enum rank_device device;
+    int n;
+    struct core_set cores;  /* dealt to the ranks; n_ranks > cores shares them */
+    size_t memory_limit;    /* bytes a rank may hold; 0 = what there is */
+    size_t staging_bytes;   /* for comm_world_new */
+    int deadline_ms;
+    bool debug_alias;       /* as struct cpu_options */
+};
+
+struct ranks;
+
+/* Runs on every rank. arg is the same for all and must not be written through but in parts that
+ * belong to one rank. Returns 0 or fills e. A context's error that the unit left behind is taken
+ * for its error. */
+typedef int unit_fn(struct rank *rank, void *arg, struct error *e);
+/* Runs on rank 0's thread, once; when it returns, the ranks end. */
+typedef void driver_fn(struct ranks *ranks, void *arg);
+
+/* Starts the threads, opens devices and communicator, then runs the driver. Returns when all
+ * devices are open (or failed to open: then the error, and nothing runs). */
+int ranks_start(struct ranks **out, const struct ranks_options *options, driver_fn *driver,
+                void *arg, struct error *e);
+/* Waits until the driver has returned and all threads have ended, and frees. */
+void ranks_join(struct ranks *ranks);
+
+/* Driver only: runs fn on all ranks, returns when all are done. */
+int ranks_run(struct ranks *ranks, unit_fn *fn, void *arg, struct error *e);
+int ranks_count(const struct ranks *ranks);
+struct rank *ranks_at(struct ranks *ranks, int index);
+/* Memory use of a rank's device and its name ("cpu:0-3"); any thread (a snapshot). */
+void ranks_memory(struct ranks *ranks, int index, struct mem_use *use);
+const char *ranks_device_name(const struct ranks *ranks, int index);
+
+#endif

@@ -1,0 +1,171 @@
+/* serve/engine.h: takes generation requests, decides what each step holds, samples, makes text.
+ *
+ * engine_start makes the ranks and returns; the model loads on the ranks' threads meanwhile. The
+ * engine's own thread is rank 0 (the driver). submit, cancel, hold and stats may be called from any
+ * thread; callbacks come on rank 0's thread and must only hand over (a mailbox), never block.
+ */
+#ifndef TPD_SERVE_ENGINE_H
+#define TPD_SERVE_ENGINE_H
+
+#include "base/dtype.h"
+#include "kernels/kernels.h"
+#include "model/model.h"
+#include "text/tokenizer.h"
+
+#include <stdatomic.h>
+
+enum { SAMPLING_MAX_STOP = 16, SAMPLING_MAX_LOGPROBS = 20, STOP_MAX_BYTES = 1024 };
+
+struct logit_bias {
+    token_id id;
+    float bias;
+};
+
+/* How tokens are chosen. sampling_default gives the values of the protocol. Order: penalties, bias,
+ * temperature, top_k, top_p, min_p. */
+struct sampling {
+    int64_t max_tokens; /* -1: to the context's end */
+    double temperature; /* 0 = greedy */
+    int64_t top_k;      /* <= 0 = off */
+    double top_p;       /* 1 = off; 0 keeps the best token */
+    double min_p;       /* 0 = off */
+    double repetition_penalty, presence_penalty, frequency_penalty;
+    int64_t penalty_last_n; /* how many of the last tokens penalties look at, prompt included; -1 all */
+    struct logit_bias *logit_bias; /* owned by the request */
+    size_t n_logit_bias;
+    uint64_t seed; /* always set: the daemon draws one when the client gave none */
+    char *stop[SAMPLING_MAX_STOP]; /* owned, NUL-terminated, not empty */
+    int n_stop;
+    token_id *stop_token_ids; /* owned */
+    size_t n_stop_token_ids;
+    bool ignore_eos;
+    int logprobs; /* -1 = none; 0 … 20 alternatives beside the chosen token */
+    bool echo;    /* the prompt's text (and logprobs) come first */
+};
+
+void sampling_default(struct sampling *s);
+
+struct token_logprob {
+    token_id id;
+    float logprob; /* finite: floored at -100 */
+};
+
+/* One chosen (or scored) token with its alternatives, best first. */
+struct token_report {
+    token_id id;
+    bool has_logprob; /* false for the first token of a prompt and when none were asked for */
+    float logprob;
+    int n_top;
+    struct token_logprob top[SAMPLING_MAX_LOGPROBS];
+};
+
+enum finish_reason { FINISH_STOP, FINISH_LENGTH, FINISH_CANCELLED, FINISH_ERROR };
+
+struct gen_timings {
+    double queue_ms, prefill_ms, decode_ms, tokens_per_s;
+};
+
+/* What the engine tells of a request. PIECE events come while it runs (only when stream was asked
+ * for), then exactly one END. Heap-allocated; whoever gets it frees it with gen_event_free. */
+struct gen_event {
+    enum { GEN_PIECE, GEN_END } kind;
+    char *text; /* whole UTF-8, NUL-terminated; in END: the whole text (echoed prompt included) */
+    size_t text_size;
+    struct token_report *tokens; /* in PIECE: those since the last piece; in END: all generated */
+    size_t n_tokens;
+    struct token_report *prompt_tokens; /* END of a score, and of echo with logprobs */
+    size_t n_prompt_tokens;
+    /* END only */
+    enum finish_reason finish;
+    char *stop;          /* the stop string met, or NULL */
+    token_id stop_token; /* the end token or stop_token_id met, or -1 */
+    int64_t n_prompt, n_cached, n_completion;
+    struct gen_timings timings;
+    struct error error; /* FINISH_ERROR */
+};
+
+void gen_event_free(struct gen_event *event);
+
+struct gen_request;
+typedef void gen_event_fn(struct gen_request *request, struct gen_event *event);
+
+/* Made by the caller (gen_request_new), lent to the engine by engine_submit until its END event has
+ * come, then the caller's again to free. */
+struct gen_request {
+    token_id *prompt; /* owned; n_prompt >= 1, ids checked by engine_submit */
+    size_t n_prompt;
+    struct sampling sampling; /* its pointers are owned */
+    bool stream;
+    /* score: no sampling; END reports a token_report for each prompt token from score_from on. */
+    bool score;
+    size_t score_from;
+    gen_event_fn *on_event;
+    void *user;
+    uint64_t group; /* fairness: requests of one connection share a group */
+    /* set by any thread, looked at between steps */
+    _Atomic bool cancelled, held;
+    /* the engine's own state while it has the request */
+    struct sequence *sequence;
+    struct gen_request *next;
+    int64_t submitted_ns;
+};
+
+struct gen_request *gen_request_new(void);
+void gen_request_free(struct gen_request *request);
+
+enum engine_state { ENGINE_LOADING, ENGINE_READY, ENGINE_FAILED, ENGINE_STOPPED };
+
+struct engine_options {
+    const struct model *model;         /* borrowed, outlives the engine */
+    const struct tokenizer *tokenizer; /* borrowed */
+    int tp;
+    struct core_set cores;
+    int32_t ctx;        /* longest sequence; 0 = the model's max_len */
+    int32_t slots;      /* live sequences; 0 = 8 */
+    int32_t max_queue;  /* waiting beyond it is ERR_OVERLOADED; 0 = 256 */
+    int32_t step_rows;  /* rows of the largest step (prompt chunk); 0 = 512 */
+    int kv_type;        /* enum dtype, or -1: f32 for an f32 model, else f16 */
+    size_t memory_limit; /* bytes a rank may hold; 0 = what the machine has */
+    int deadline_ms;
+    bool debug_alias;
+    /* Called on rank 0's thread at READY and at FAILED (with the error). */
+    void (*on_state)(void *user, enum engine_state state, const struct error *error);
+    void *user;
+};
+
+struct engine;
+
+/* Fails at once when the plan is impossible (tp over the heads) or memory cannot suffice. */
+int engine_start(struct engine **out, const struct engine_options *options, struct error *e);
+/* drain: ends after all requests; else live ones END with FINISH_CANCELLED. Returns at once; new
+ * submits get ERR_SHUTTING_DOWN. */
+void engine_stop(struct engine *engine, bool drain);
+/* Waits for the threads and frees. */
+void engine_join(struct engine *engine);
+
+/* ERR_CONTEXT when the prompt is longer than the context (a prompt that fills it whole gives no
+ * tokens: it is refused too, unless max_tokens is 0 or it is a score), ERR_PARAMS for ids out of
+ * range, ERR_OVERLOADED, ERR_SHUTTING_DOWN, ERR_MEMORY for what could never fit. On success the
+ * engine has the request until END. */
+int engine_submit(struct engine *engine, struct gen_request *request, struct error *e);
+/* Looked at between steps; harmless when the request has ended but was not yet freed. */
+void engine_cancel(struct engine *engine, struct gen_request *request);
+/* A held request stays where it is and makes no tokens. */
+void engine_hold(struct engine *engine, struct gen_request *request, bool hold);
+
+struct engine_stats {
+    enum engine_state state;
+    int tp;
+    int32_t ctx, slots, slots_busy, queue, kv_blocks, kv_used, block_size;
+    int kv_type;
+    uint64_t requests, requests_failed, requests_cancelled, prompt_tokens, completion_tokens;
+    double prefill_seconds, decode_seconds; /* time in steps that did it */
+    double prefill_tokens_per_s, decode_tokens_per_s; /* over the last 10 s of such work */
+    struct {
+        char name[64];
+        struct mem_use use;
+    } ranks[PLAN_MAX_RANKS];
+};
+void engine_stats(struct engine *engine, struct engine_stats *out);
+
+#endif
