@@ -137,18 +137,19 @@ struct kernels {
     void (*rope_kv)(struct kctx *c, dev_addr q, int32_t H, dev_addr k, dev_addr v, dev_addr cos_sin,
                     const struct kv_view *kv, const struct step_rows *rows);
     /* out[T, H, e] = softmax(scale * q k^T) v over the row's own sequence, positions <= its own and
-     * (window > 0) > its own - window. kv_of_head[h] (host memory, H entries) is the local KV head
-     * that query head h reads. Online softmax; no T x T anywhere. */
-    void (*attention)(struct kctx *c, dev_addr out, dev_addr q, int32_t H, const int32_t *kv_of_head,
-                      const struct kv_view *kv, const struct step_rows *rows, float scale,
-                      int32_t window);
+     * (window > 0) > its own - window. Row t of out begins at out + 4 * t * out_stride (out_stride >=
+     * H * e floats: what lies between is not written). kv_of_head[h] (host memory, H entries) is the
+     * local KV head that query head h reads. Online softmax; no T x T anywhere. */
+    void (*attention)(struct kctx *c, dev_addr out, int32_t out_stride, dev_addr q, int32_t H,
+                      const int32_t *kv_of_head, const struct kv_view *kv,
+                      const struct step_rows *rows, float scale, int32_t window);
     /* out[T, F] = silu(gate) * up; out may be gate. */
     void (*silu_mul)(struct kctx *c, dev_addr out, dev_addr gate, dev_addr up, int32_t T,
                      int32_t F);
     /* out[n, d] = x[index[i], :]: the rows whose logits are wanted. */
     void (*gather_rows)(struct kctx *c, dev_addr out, dev_addr x, dev_addr index, int32_t n,
                         int32_t d);
-    /* x[n] *= s */
+    /* x[n] *= s; s = 0 clears x, whatever it held. */
     void (*scale)(struct kctx *c, dev_addr x, size_t n, float s);
 
     void (*close)(struct kctx *c);

@@ -18,10 +18,9 @@ struct shard_plan {
     int32_t vocab[PLAN_MAX_RANKS + 1];
 };
 
-/* head_grain: heads whose o_proj columns make whole quant blocks; ffn_grain: FFN columns of a quant
- * block of down_proj. Every rank has at least one query head: n over that is ERR_CONFIG saying the
- * largest n. The rank with fewer heads gets more FFN columns, so that the bytes come out even. */
+/* ffn_grain: FFN columns are dealt in runs of it (a quant block of down_proj). n must be from 1 to the
+ * number of query heads, else ERR_CONFIG saying so. A rank may get no FFN columns at all. */
 int shard_plan_make(struct shard_plan *out, const struct model_config *config, int n,
-                    int32_t head_grain, int32_t ffn_grain, struct error *e);
+                    int32_t ffn_grain, struct error *e);
 
 #endif
