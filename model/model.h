@@ -22,9 +22,12 @@ const struct store *model_store(const struct model *model);
 const char *model_path(const struct model *model);
 /* Type of most of the weight bytes, for people. */
 enum dtype model_dtype(const struct model *model);
+/* Who holds what at tp n: shard_plan_make with the grain that the model's quant blocks ask for. */
+int model_plan(const struct model *model, int n, struct shard_plan *out, struct error *e);
 /* Bytes of weights in the file that the architecture uses. */
 size_t model_weight_bytes(const struct model *model);
 
+/* One rank's part of a model; every rank makes its own, on its thread. */
 struct shard;
 
 struct shard_options {

@@ -1,0 +1,329 @@
+/* kernels/plan: the operations as bookkeeping. Nothing is computed and no device memory is touched;
+ * memory in use, bytes moved and FLOPs are counted, so that running the real model code on it answers
+ * "will it fit, how fast". It checks what the other backends take on trust: every address that an
+ * operation is given must lie, with its whole extent, in one live allocation. */
+#include "kernels/kernels.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct allocation {
+    dev_addr at;
+    size_t bytes;
+    enum mem_kind kind;
+};
+
+struct plan_ctx {
+    struct kctx base;
+    struct plan_counts counts;
+    size_t limit;
+    struct allocation *live; /* ascending by address */
+    size_t n_live, capacity;
+    dev_addr next;
+};
+
+static struct plan_ctx *plan_of(struct kctx *c) { return (struct plan_ctx *)c; }
+
+static size_t bytes_in_use(const struct plan_ctx *p) {
+    size_t sum = 0;
+    for (int i = 0; i < MEM_KIND_COUNT; i++) sum += p->counts.use.bytes[i];
+    return sum;
+}
+
+/* The allocation that holds [at, at + bytes), or NULL. */
+static struct allocation *find(struct plan_ctx *p, dev_addr at, size_t bytes) {
+    size_t low = 0, high = p->n_live;
+    while (low < high) {
+        size_t mid = (low + high) / 2;
+        if (p->live[mid].at <= at) low = mid + 1;
+        else high = mid;
+    }
+    if (low == 0) return NULL;
+    struct allocation *a = &p->live[low - 1];
+    return at - a->at <= a->bytes && bytes <= a->bytes - (at - a->at) ? a : NULL;
+}
+
+/* Counts an operand; a stray one marks the context. */
+static void touch(struct kctx *c, dev_addr at, size_t bytes, uint64_t *counter, const char *op) {
+    if (bytes == 0) return;
+    if (!find(plan_of(c), at, bytes)) {
+        struct error e;
+        error_set(&e, ERR_INTERNAL, "%s: %zu bytes at address %#llx are in no live allocation", op,
+                  bytes, (unsigned long long)at);
+        kctx_fail(c, &e);
+    }
+    *counter += bytes;
+}
+
+static void reads(struct kctx *c, dev_addr at, size_t bytes, const char *op) {
+    touch(c, at, bytes, &plan_of(c)->counts.bytes_read, op);
+}
+
+static void writes(struct kctx *c, dev_addr at, size_t bytes, const char *op) {
+    touch(c, at, bytes, &plan_of(c)->counts.bytes_written, op);
+}
+
+static void work(struct kctx *c, uint64_t flops) {
+    plan_of(c)->counts.flops += flops;
+    plan_of(c)->counts.ops++;
+}
+
+static size_t floats(int64_t rows, int64_t cols) {
+    return (size_t)rows * (size_t)cols * sizeof(float);
+}
+
+static int plan_mem_alloc(struct kctx *c, enum mem_kind kind, size_t bytes, dev_addr *out,
+                          struct error *e) {
+    struct plan_ctx *p = plan_of(c);
+    size_t used = bytes_in_use(p);
+    bytes = (bytes + 255) / 256 * 256;
+    if (p->limit && bytes > p->limit - (used < p->limit ? used : p->limit)) {
+        error_set(e, ERR_MEMORY, "%zu bytes are needed, %zu of %zu are free", bytes,
+                  p->limit - used, p->limit);
+        error_note_number(e, "needed", (int64_t)bytes);
+        error_note_number(e, "free", (int64_t)(p->limit - used));
+        return -(int)ERR_MEMORY;
+    }
+    if (p->n_live == p->capacity) {
+        size_t capacity = p->capacity ? 2 * p->capacity : 64;
+        struct allocation *grown = realloc(p->live, capacity * sizeof *grown);
+        if (!grown) return error_set(e, ERR_MEMORY, "no memory for the plan's own table");
+        p->live = grown;
+        p->capacity = capacity;
+    }
+    p->live[p->n_live++] = (struct allocation){p->next, bytes, kind};
+    *out = p->next;
+    p->next += bytes + 4096; /* a gap, so that running over an end is seen */
+    p->counts.use.bytes[kind] += bytes;
+    if (p->counts.use.bytes[kind] > p->counts.peak[kind])
+        p->counts.peak[kind] = p->counts.use.bytes[kind];
+    return 0;
+}
+
+static void plan_mem_free(struct kctx *c, dev_addr addr) {
+    struct plan_ctx *p = plan_of(c);
+    struct allocation *a = find(p, addr, 0);
+    assert(a && a->at == addr);
+    p->counts.use.bytes[a->kind] -= a->bytes;
+    memmove(a, a + 1, (size_t)(p->live + p->n_live - (a + 1)) * sizeof *a);
+    p->n_live--;
+}
+
+static void plan_mem_use(struct kctx *c, struct mem_use *use) {
+    struct plan_ctx *p = plan_of(c);
+    *use = p->counts.use;
+    use->total = p->limit;
+    use->free = p->limit ? p->limit - bytes_in_use(p) : 0;
+}
+
+static void plan_upload(struct kctx *c, dev_addr to, const void *from, size_t bytes) {
+    (void)from;
+    writes(c, to, bytes, "upload");
+    work(c, 0);
+}
+
+static void plan_download(struct kctx *c, void *to, dev_addr from, size_t bytes) {
+    reads(c, from, bytes, "download");
+    memset(to, 0, bytes);
+    work(c, 0);
+}
+
+static int plan_wait(struct kctx *c, struct error *e) {
+    if (!kctx_failed(c)) return 0;
+    if (e) *e = c->error;
+    int code = -(int)c->error.kind;
+    c->error = (struct error){0};
+    return code;
+}
+
+static int plan_weight_new(struct kctx *c, enum dtype type, int32_t rows, int32_t cols,
+                           struct weight *out, struct error *e) {
+    *out = (struct weight){.type = type, .rows = rows, .cols = cols};
+    out->bytes = (size_t)rows * dtype_row_bytes(type, cols);
+    return plan_mem_alloc(c, MEM_WEIGHTS, out->bytes, &out->data, e);
+}
+
+static void plan_weight_put(struct kctx *c, const struct weight *w, int32_t row, int32_t n,
+                            const void *from, size_t stride) {
+    (void)from;
+    (void)stride;
+    size_t row_bytes = dtype_row_bytes(w->type, w->cols);
+    assert(row >= 0 && n >= 0 && row + n <= w->rows);
+    writes(c, w->data + (size_t)row * row_bytes, (size_t)n * row_bytes, "weight_put");
+    work(c, 0);
+}
+
+static void plan_weight_free(struct kctx *c, struct weight *w) {
+    plan_mem_free(c, w->data);
+    *w = (struct weight){0};
+}
+
+static void plan_embed(struct kctx *c, dev_addr out, const struct weight *table, dev_addr ids,
+                       int32_t T, int32_t first_row, float scale) {
+    (void)first_row;
+    (void)scale;
+    reads(c, ids, (size_t)T * 4, "embed");
+    reads(c, table->data, dtype_row_bytes(table->type, table->cols), "embed");
+    writes(c, out, floats(T, table->cols), "embed");
+    work(c, (uint64_t)T * (uint64_t)table->cols);
+}
+
+static void plan_rmsnorm(struct kctx *c, dev_addr out, dev_addr x, dev_addr g, int32_t T, int32_t d,
+                         float eps) {
+    (void)eps;
+    reads(c, x, floats(T, d), "rmsnorm");
+    reads(c, g, floats(1, d), "rmsnorm");
+    writes(c, out, floats(T, d), "rmsnorm");
+    work(c, 4 * (uint64_t)T * (uint64_t)d);
+}
+
+static void plan_add_rmsnorm(struct kctx *c, dev_addr out, dev_addr x, dev_addr y, float scale,
+                             dev_addr g, int32_t T, int32_t d, float eps) {
+    (void)scale;
+    reads(c, y, floats(T, d), "add_rmsnorm");
+    writes(c, x, floats(T, d), "add_rmsnorm");
+    plan_rmsnorm(c, out, x, g, T, d, eps);
+}
+
+static void plan_linear(struct kctx *c, const struct linear_job *jobs, int n_jobs, dev_addr x,
+                        int32_t T) {
+    for (int i = 0; i < n_jobs; i++) {
+        const struct weight *w = jobs[i].w;
+        assert(w->cols == jobs[0].w->cols);
+        reads(c, w->data, w->bytes, "linear (weight)");
+        if (jobs[i].bias) reads(c, jobs[i].bias, floats(1, w->rows), "linear (bias)");
+        writes(c, jobs[i].y, floats(T, w->rows), "linear (output)");
+        work(c, 2 * (uint64_t)T * (uint64_t)w->rows * (uint64_t)w->cols);
+    }
+    reads(c, x, floats(T, jobs[0].w->cols), "linear (input)");
+}
+
+static void plan_head_norm(struct kctx *c, dev_addr x, dev_addr g, int32_t T, int32_t heads,
+                           int32_t e, float eps) {
+    (void)eps;
+    reads(c, g, floats(1, e), "head_norm");
+    reads(c, x, floats(T, heads * e), "head_norm");
+    writes(c, x, floats(T, heads * e), "head_norm");
+    work(c, 4 * (uint64_t)T * (uint64_t)heads * (uint64_t)e);
+}
+
+static void plan_rope_table(struct kctx *c, dev_addr cos_sin, const struct rope_freqs *f,
+                            dev_addr pos, dev_addr len, int32_t T) {
+    reads(c, f->inv_freq, floats(1, f->head_dim / 2), "rope_table");
+    reads(c, pos, (size_t)T * 4, "rope_table");
+    reads(c, len, (size_t)T * 4, "rope_table");
+    writes(c, cos_sin, floats(T, f->head_dim), "rope_table");
+    work(c, 2 * (uint64_t)T * (uint64_t)f->head_dim);
+}
+
+static size_t kv_row_bytes(const struct kv_view *kv) {
+    return (size_t)kv->n_heads * dtype_row_bytes(kv->type, kv->head_dim);
+}
+
+static void plan_rope_kv(struct kctx *c, dev_addr q, int32_t H, dev_addr k, dev_addr v,
+                         dev_addr cos_sin, const struct kv_view *kv, const struct step_rows *rows) {
+    int32_t T = rows->n_rows, e = kv->head_dim;
+    reads(c, rows->pos, (size_t)T * 4, "rope_kv");
+    reads(c, rows->seq, (size_t)T * 4, "rope_kv");
+    reads(c, rows->blocks, (size_t)rows->n_seqs * (size_t)rows->max_blocks * 4, "rope_kv");
+    reads(c, cos_sin, floats(T, e), "rope_kv");
+    reads(c, v, floats(T, kv->n_heads * e), "rope_kv");
+    writes(c, q, floats(T, H * e), "rope_kv");
+    writes(c, k, floats(T, kv->n_heads * e), "rope_kv");
+    writes(c, kv->k, (size_t)T * kv_row_bytes(kv), "rope_kv (cache)");
+    writes(c, kv->v, (size_t)T * kv_row_bytes(kv), "rope_kv (cache)");
+    work(c, 6 * (uint64_t)T * (uint64_t)(H + kv->n_heads) * (uint64_t)e);
+}
+
+/* Positions live in device memory, so the plan takes each row to see the rows of its step: a lower
+ * bound of the attention work, exact for a prompt from its start. */
+static void plan_attention(struct kctx *c, dev_addr out, int32_t out_stride, dev_addr q, int32_t H,
+                           const int32_t *kv_of_head, const struct kv_view *kv,
+                           const struct step_rows *rows, float scale, int32_t window) {
+    (void)scale;
+    int32_t T = rows->n_rows, e = kv->head_dim;
+    assert(out_stride >= H * e);
+    for (int32_t h = 0; h < H; h++) assert(kv_of_head[h] >= 0 && kv_of_head[h] < kv->n_heads);
+    reads(c, q, floats(T, H * e), "attention");
+    reads(c, kv->k, (size_t)T * kv_row_bytes(kv), "attention (cache)");
+    reads(c, kv->v, (size_t)T * kv_row_bytes(kv), "attention (cache)");
+    writes(c, out, floats(T - 1, out_stride) + floats(1, H * e), "attention");
+    uint64_t seen = window > 0 && window < T ? (uint64_t)T * (uint64_t)window
+                                             : (uint64_t)T * (uint64_t)(T + 1) / 2;
+    work(c, 4 * seen * (uint64_t)H * (uint64_t)e);
+}
+
+static void plan_silu_mul(struct kctx *c, dev_addr out, dev_addr gate, dev_addr up, int32_t T,
+                          int32_t F) {
+    reads(c, gate, floats(T, F), "silu_mul");
+    reads(c, up, floats(T, F), "silu_mul");
+    writes(c, out, floats(T, F), "silu_mul");
+    work(c, 5 * (uint64_t)T * (uint64_t)F);
+}
+
+static void plan_gather_rows(struct kctx *c, dev_addr out, dev_addr x, dev_addr index, int32_t n,
+                             int32_t d) {
+    reads(c, index, (size_t)n * 4, "gather_rows");
+    reads(c, x, floats(1, d), "gather_rows");
+    writes(c, out, floats(n, d), "gather_rows");
+    work(c, 0);
+}
+
+static void plan_scale(struct kctx *c, dev_addr x, size_t n, float s) {
+    if (s != 0) reads(c, x, n * sizeof(float), "scale");
+    writes(c, x, n * sizeof(float), "scale");
+    work(c, n);
+}
+
+static void plan_close(struct kctx *c) {
+    free(plan_of(c)->live);
+    free(c);
+}
+
+static const struct kernels plan_kernels = {
+    .name = "plan",
+    .mem_alloc = plan_mem_alloc,
+    .mem_free = plan_mem_free,
+    .mem_use = plan_mem_use,
+    .upload = plan_upload,
+    .download = plan_download,
+    .wait = plan_wait,
+    .weight_new = plan_weight_new,
+    .weight_put = plan_weight_put,
+    .weight_free = plan_weight_free,
+    .embed = plan_embed,
+    .rmsnorm = plan_rmsnorm,
+    .add_rmsnorm = plan_add_rmsnorm,
+    .linear = plan_linear,
+    .head_norm = plan_head_norm,
+    .rope_table = plan_rope_table,
+    .rope_kv = plan_rope_kv,
+    .attention = plan_attention,
+    .silu_mul = plan_silu_mul,
+    .gather_rows = plan_gather_rows,
+    .scale = plan_scale,
+    .close = plan_close,
+};
+
+int kernels_plan_open(struct kctx **out, int rank, size_t memory_limit, struct error *e) {
+    struct plan_ctx *p = calloc(1, sizeof *p);
+    if (!p) return error_set(e, ERR_MEMORY, "no memory for a plan context");
+    p->base.ops = &plan_kernels;
+    p->base.rank = rank;
+    p->limit = memory_limit;
+    p->next = 1 << 20;
+    *out = &p->base;
+    return 0;
+}
+
+const struct plan_counts *kernels_plan_counts(const struct kctx *c) {
+    return &((const struct plan_ctx *)c)->counts;
+}
+
+void kernels_plan_reset(struct kctx *c) {
+    struct plan_ctx *p = plan_of(c);
+    struct mem_use use = p->counts.use;
+    p->counts = (struct plan_counts){.use = use};
+    memcpy(p->counts.peak, use.bytes, sizeof use.bytes);
+}

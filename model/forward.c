@@ -1,0 +1,157 @@
+/* The forward pass: one page, the same for every device and every tp.
+ *
+ * Per layer (math: llama; granite adds multipliers, qwen3 head norms, qwen2 biases):
+ *   h = rmsnorm(x);  q, k, v = h Wq, h Wk, h Wv;  attention over the cache;  y = o Wo  -> all-reduce
+ *   x += y;  h = rmsnorm(x);  y = (silu(h Wg) * (h Wu)) Wd                             -> all-reduce
+ * The residual add is fused with the norm that follows it, so x += y of a layer's FFN happens at the
+ * head of the next layer. */
+#include "model/shard.h"
+
+#include <string.h>
+
+/* Addresses of the step's integers in device memory. */
+struct step_ints {
+    dev_addr ids, len, out_rows;
+    struct step_rows rows;
+};
+
+static struct step_ints upload_ints(struct shard *s, const struct step *step) {
+    int32_t *at = s->ints_host;
+    size_t n = (size_t)step->n_rows;
+    struct step_ints out;
+    const struct {
+        const int32_t *from;
+        size_t n;
+        dev_addr *to;
+    } parts[] = {
+        {step->ids, n, &out.ids},
+        {step->len, n, &out.len},
+        {step->pos, n, &out.rows.pos},
+        {step->seq, n, &out.rows.seq},
+        {step->blocks, (size_t)step->n_seqs * (size_t)s->options.max_blocks, &out.rows.blocks},
+        {step->out_rows, (size_t)step->n_out, &out.out_rows},
+    };
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        *parts[i].to = s->ints + (size_t)(at - s->ints_host) * sizeof *at;
+        if (parts[i].n) memcpy(at, parts[i].from, parts[i].n * sizeof *at);
+        at += parts[i].n;
+    }
+    out.rows.n_rows = step->n_rows;
+    out.rows.n_seqs = step->n_seqs;
+    out.rows.max_blocks = s->options.max_blocks;
+    s->ctx->ops->upload(s->ctx, s->ints, s->ints_host, (size_t)(at - s->ints_host) * sizeof *at);
+    return out;
+}
+
+/* y = sum over ranks of x W (+ bias, on the rank that holds it). A rank without columns gives 0. */
+static void row_parallel(struct shard *s, const struct weight *w, dev_addr bias, dev_addr x,
+                         int32_t T) {
+    const struct kernels *ops = s->ctx->ops;
+    struct linear_job job = {w, bias, s->partial};
+    if (w->data) ops->linear(s->ctx, &job, 1, x, T);
+    else ops->scale(s->ctx, s->partial, (size_t)T * (size_t)s->config->hidden, 0);
+    comm_all_reduce(s->comm, s->partial, T, s->config->hidden, DTYPE_F32);
+}
+
+static struct kv_view layer_kv(const struct shard *s, int32_t layer) {
+    dev_addr k = s->kv + 2 * (size_t)layer * s->kv_half_bytes;
+    return (struct kv_view){.type = s->options.kv_type,
+                            .n_blocks = s->options.kv_blocks,
+                            .block_size = s->options.block_size,
+                            .n_heads = s->n_kv_heads,
+                            .head_dim = s->config->head_dim,
+                            .k = k,
+                            .v = k + s->kv_half_bytes};
+}
+
+/* partial = attention of hidden, whole. */
+static void attention(struct shard *s, int32_t layer, const struct step_ints *in) {
+    const struct model_config *c = s->config;
+    const struct layer_weights *w = &s->layers[layer];
+    const struct kernels *ops = s->ctx->ops;
+    int32_t T = in->rows.n_rows;
+    const struct linear_job qkv[] = {{&w->matrix[MAT_Q], w->bias[MAT_Q], s->q},
+                                     {&w->matrix[MAT_K], w->bias[MAT_K], s->k},
+                                     {&w->matrix[MAT_V], w->bias[MAT_V], s->v}};
+    ops->linear(s->ctx, qkv, 3, s->hidden, T);
+    if (c->qk_norm) {
+        ops->head_norm(s->ctx, s->q, w->norm[NORM_Q], T, s->n_heads, c->head_dim, c->norm_eps);
+        ops->head_norm(s->ctx, s->k, w->norm[NORM_K], T, s->n_kv_heads, c->head_dim, c->norm_eps);
+    }
+    struct kv_view kv = layer_kv(s, layer);
+    ops->rope_kv(s->ctx, s->q, s->n_heads, s->k, s->v, s->cos_sin, &kv, &in->rows);
+    float scale = c->attention_multiplier > 0 ? c->attention_multiplier
+                                              : 1 / __builtin_sqrtf((float)c->head_dim);
+    int32_t window = layer >= c->window_from_layer ? c->sliding_window : 0;
+    ops->attention(s->ctx, s->attn + (size_t)s->attn_first * sizeof(float), s->attn_cols, s->q,
+                   s->n_heads, s->kv_of_head, &kv, &in->rows, scale, window);
+    row_parallel(s, &w->matrix[MAT_O], w->bias[MAT_O], s->attn, T);
+}
+
+/* partial = FFN of hidden, whole. */
+static void ffn(struct shard *s, int32_t layer, int32_t T) {
+    const struct layer_weights *w = &s->layers[layer];
+    const struct kernels *ops = s->ctx->ops;
+    if (s->n_ffn > 0) {
+        const struct linear_job in[] = {{&w->matrix[MAT_GATE], w->bias[MAT_GATE], s->gate},
+                                        {&w->matrix[MAT_UP], w->bias[MAT_UP], s->up}};
+        ops->linear(s->ctx, in, 2, s->hidden, T);
+        ops->silu_mul(s->ctx, s->gate, s->gate, s->up, T, s->n_ffn);
+    }
+    row_parallel(s, &w->matrix[MAT_DOWN], w->bias[MAT_DOWN], s->gate, T);
+}
+
+/* The logits of the wanted rows, whole on every rank, and copied to the host on rank 0. */
+static void head(struct shard *s, const struct step *step, const struct step_ints *in) {
+    const struct model_config *c = s->config;
+    const struct kernels *ops = s->ctx->ops;
+    int32_t n = step->n_out;
+    ops->gather_rows(s->ctx, s->out_x, s->x, in->out_rows, n, c->hidden);
+    ops->gather_rows(s->ctx, s->out_partial, s->partial, in->out_rows, n, c->hidden);
+    ops->add_rmsnorm(s->ctx, s->out_hidden, s->out_x, s->out_partial, c->residual_multiplier,
+                     s->norm, n, c->hidden, c->norm_eps);
+    bool split = s->plan->n > 1;
+    dev_addr part = split ? s->logits_part : s->logits;
+    if (s->n_vocab > 0) {
+        struct linear_job job = {s->head, 0, part};
+        ops->linear(s->ctx, &job, 1, s->out_hidden, n);
+        if (c->logits_scaling != 1)
+            ops->scale(s->ctx, part, (size_t)n * (size_t)s->n_vocab, 1 / c->logits_scaling);
+    }
+    if (split) comm_all_gather(s->comm, s->logits, part, n, s->plan->vocab, DTYPE_F32);
+    if (s->rank == 0 && step->logits)
+        ops->download(s->ctx, step->logits, s->logits,
+                      (size_t)n * (size_t)c->vocab * sizeof(float));
+}
+
+int model_forward(struct shard *s, const struct step *step, struct error *e) {
+    const struct model_config *c = s->config;
+    const struct kernels *ops = s->ctx->ops;
+    int32_t T = step->n_rows;
+    if (T > s->options.max_rows || step->n_out > s->options.max_out ||
+        step->n_seqs > s->options.max_seqs)
+        return error_set(e, ERR_INTERNAL, "a step of %d rows, %d sequences and %d logits is over "
+                         "the shard's %d, %d and %d", T, step->n_seqs, step->n_out,
+                         s->options.max_rows, s->options.max_seqs, s->options.max_out);
+    struct step_ints in = upload_ints(s, step);
+    /* A rank without vocabulary rows (fewer rows than ranks) gives zeros too. */
+    if (s->embed.data)
+        ops->embed(s->ctx, s->x, &s->embed, in.ids, T, s->plan->vocab[s->rank],
+                   c->embedding_multiplier);
+    else ops->scale(s->ctx, s->x, (size_t)T * (size_t)c->hidden, 0);
+    comm_all_reduce(s->comm, s->x, T, c->hidden, DTYPE_F32);
+    ops->rope_table(s->ctx, s->cos_sin, &s->rope, in.rows.pos, in.len, T);
+
+    ops->rmsnorm(s->ctx, s->hidden, s->x, s->layers[0].norm[NORM_ATTN], T, c->hidden, c->norm_eps);
+    for (int32_t i = 0; i < c->n_layers && !kctx_failed(s->ctx); i++) {
+        attention(s, i, &in);
+        ops->add_rmsnorm(s->ctx, s->hidden, s->x, s->partial, c->residual_multiplier,
+                         s->layers[i].norm[NORM_FFN], T, c->hidden, c->norm_eps);
+        ffn(s, i, T);
+        if (i + 1 < c->n_layers)
+            ops->add_rmsnorm(s->ctx, s->hidden, s->x, s->partial, c->residual_multiplier,
+                             s->layers[i + 1].norm[NORM_ATTN], T, c->hidden, c->norm_eps);
+    }
+    if (step->n_out > 0 && !kctx_failed(s->ctx)) head(s, step, &in);
+    return ops->wait(s->ctx, e);
+}

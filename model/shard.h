@@ -1,0 +1,48 @@
+/* model/shard.h: one rank's part of a model, in its device's memory. Private to model/. */
+#ifndef TPD_MODEL_SHARD_H
+#define TPD_MODEL_SHARD_H
+
+#include "model/model.h"
+#include "model/tensors.h"
+
+struct layer_weights {
+    struct weight matrix[MAT_COUNT];
+    dev_addr bias[MAT_COUNT]; /* 0 = none here: row-parallel biases are held by rank 0 alone */
+    dev_addr norm[NORM_COUNT];
+};
+
+struct shard {
+    const struct model_config *config;
+    const struct shard_plan *plan;
+    struct kctx *ctx;
+    struct comm *comm;
+    struct shard_options options;
+    int rank;
+
+    /* this rank's share */
+    int32_t n_heads, n_kv_heads, n_ffn, n_vocab;
+    int32_t *kv_of_head; /* [n_heads] local KV head */
+    /* o_proj holds whole quant blocks: its input is attn_cols wide, the rank's own heads begin at
+     * column attn_first, and what lies outside them is zero for ever */
+    int32_t attn_cols, attn_first;
+
+    struct weight embed, head_own;
+    const struct weight *head; /* &embed when tied */
+    dev_addr norm;
+    struct layer_weights *layers;
+    struct rope_freqs rope;
+
+    /* KV cache of all layers: for each layer its keys, then its values */
+    dev_addr kv;
+    size_t kv_half_bytes; /* bytes of one layer's keys */
+
+    /* activations, [max_rows, …] f32 */
+    dev_addr x, hidden, partial, q, k, v, attn, gate, up, cos_sin;
+    /* [max_out, …] f32 */
+    dev_addr out_x, out_partial, out_hidden, logits_part, logits;
+    /* the step's integers, as one upload */
+    dev_addr ints;
+    int32_t *ints_host;
+};
+
+#endif

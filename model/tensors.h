@@ -1,0 +1,52 @@
+/* model/tensors.h: which tensors an architecture is made of, and along which axis each is cut.
+ *
+ * The plan of who is split how, as data: model.c checks files against it, load.c cuts by it, and
+ * forward.c does not know that it exists. Private to model/. */
+#ifndef TPD_MODEL_TENSORS_H
+#define TPD_MODEL_TENSORS_H
+
+#include "formats/store.h"
+#include "model/config.h"
+#include "model/plan.h"
+
+/* What a dimension of a tensor counts. HIDDEN and HEAD_DIM are whole on every rank. */
+enum axis { AXIS_HIDDEN, AXIS_HEADS, AXIS_KV_HEADS, AXIS_FFN, AXIS_VOCAB, AXIS_HEAD_DIM };
+
+enum matrix { MAT_Q, MAT_K, MAT_V, MAT_O, MAT_GATE, MAT_UP, MAT_DOWN, MAT_COUNT };
+enum norm { NORM_ATTN, NORM_FFN, NORM_Q, NORM_K, NORM_COUNT };
+
+struct matrix_rule {
+    const char *name; /* under "model.layers.N." */
+    enum axis rows, cols;
+};
+struct norm_rule {
+    const char *name;
+    enum axis size;
+};
+
+extern const struct matrix_rule matrix_rules[MAT_COUNT];
+extern const struct norm_rule norm_rules[NORM_COUNT];
+
+bool config_has_bias(const struct model_config *config, enum matrix m);
+bool config_has_norm(const struct model_config *config, enum norm n);
+/* Elements of an axis in the whole model. */
+int32_t axis_size(const struct model_config *config, enum axis axis);
+/* The half-open part of it that rank holds. */
+void axis_range(const struct model_config *config, const struct shard_plan *plan, int rank,
+                enum axis axis, int32_t *from, int32_t *to);
+
+/* The tensors of a model on disk; a pointer is NULL where the architecture has none. */
+struct layer_tensors {
+    const struct store_tensor *matrix[MAT_COUNT], *bias[MAT_COUNT], *norm[NORM_COUNT];
+};
+
+struct model {
+    char *path;
+    struct model_config config;
+    struct store *store;
+    const struct store_tensor *embed, *norm, *head; /* head == embed when tied */
+    const struct store_tensor *rope_factors;        /* GGUF's frequency factors, or NULL */
+    struct layer_tensors *layers;
+};
+
+#endif
