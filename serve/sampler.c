@@ -1,0 +1,331 @@
+#include "serve/sampler.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Penalties and bias may push a logit anywhere; within this bound differences stay finite. */
+#define LOGIT_BOUND 1e30
+#define LOGPROB_FLOOR (-100.0)
+
+struct sampler {
+    const struct sampling *sampling;
+    int32_t vocab;
+    /* Only with penalties: occurrences of each id in history[window_from, window_to). */
+    int32_t *count;
+    size_t window_from, window_to;
+    /* Candidates, in the order of their ids; only with temperature. */
+    token_id *ids;
+    float *weights;
+    /* Work space of find_cut: the candidates of one bucket. */
+    int32_t *bucket;
+    /* Only with logprobs: the row as the model made it. */
+    float *raw;
+};
+
+/* --- random numbers ------------------------------------------------------------------------------ */
+
+static void philox_round(uint32_t c[4], const uint32_t key[2]) {
+    uint64_t a = (uint64_t)0xD2511F53u * c[0], b = (uint64_t)0xCD9E8D57u * c[2];
+    uint32_t next[4] = {(uint32_t)(b >> 32) ^ c[1] ^ key[0], (uint32_t)b,
+                        (uint32_t)(a >> 32) ^ c[3] ^ key[1], (uint32_t)a};
+    memcpy(c, next, sizeof next);
+}
+
+double sampler_uniform(uint64_t seed, uint64_t position, uint32_t purpose) {
+    uint32_t c[4] = {(uint32_t)position, (uint32_t)(position >> 32), purpose, 0};
+    uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
+    for (int round = 0; round < 10; round++) {
+        philox_round(c, key);
+        key[0] += 0x9E3779B9u;
+        key[1] += 0xBB67AE85u;
+    }
+    uint64_t bits = ((uint64_t)c[1] << 32 | c[0]) >> 11;
+    return (double)bits * 0x1p-53;
+}
+
+/* --- log-probabilities ---------------------------------------------------------------------------- */
+
+static int check_finite(const float *logits, int32_t vocab, struct error *e) {
+    uint32_t bad = 0;
+    for (int32_t i = 0; i < vocab; i++) bad |= !(fabsf(logits[i]) <= FLT_MAX);
+    if (!bad) return 0;
+    int32_t row = 0;
+    while (isfinite(logits[row])) row++;
+    return error_set(e, ERR_DEVICE,
+                     "the model computed a logit that is not a number for token %d (%s): its weights "
+                     "or the device are damaged; check the file with tpd inspect",
+                     row, isnan(logits[row]) ? "NaN" : "infinite");
+}
+
+static float max_of(const float *x, int32_t n) {
+    float max = x[0];
+    for (int32_t i = 1; i < n; i++) max = x[i] > max ? x[i] : max;
+    return max;
+}
+
+static double log_sum_exp(const float *logits, int32_t vocab) {
+    double max = max_of(logits, vocab), sum = 0;
+    for (int32_t i = 0; i < vocab; i++) sum += exp(logits[i] - max);
+    return max + log(sum);
+}
+
+static float floored(double logprob) {
+    return (float)(logprob > LOGPROB_FLOOR ? logprob : LOGPROB_FLOOR);
+}
+
+/* Insertion into a short list, best first; equals keep the order of their ids. */
+static int top_tokens(const float *logits, int32_t vocab, int n, struct token_logprob *top) {
+    int have = 0;
+    for (int32_t i = 0; i < vocab; i++) {
+        if (have == n && !(n > 0 && logits[i] > top[n - 1].logprob)) continue;
+        int at = have < n ? have++ : n - 1;
+        for (; at > 0 && logits[i] > top[at - 1].logprob; at--) top[at] = top[at - 1];
+        top[at] = (struct token_logprob){i, logits[i]};
+    }
+    return have;
+}
+
+static void fill_report(const float *logits, int32_t vocab, token_id id, int n_top,
+                        struct token_report *report) {
+    double norm = log_sum_exp(logits, vocab);
+    report->id = id;
+    report->has_logprob = true;
+    report->logprob = floored(logits[id] - norm);
+    report->n_top = top_tokens(logits, vocab, n_top, report->top);
+    for (int i = 0; i < report->n_top; i++)
+        report->top[i].logprob = floored(report->top[i].logprob - norm);
+}
+
+int logprob_report(const float *logits, int32_t vocab, token_id id, int n_top,
+                   struct token_report *report, struct error *e) {
+    int err = check_finite(logits, vocab, e);
+    if (!err) fill_report(logits, vocab, id, n_top, report);
+    return err;
+}
+
+/* --- penalties and bias --------------------------------------------------------------------------- */
+
+static float bounded(double x) {
+    return (float)(x > LOGIT_BOUND ? LOGIT_BOUND : x < -LOGIT_BOUND ? -LOGIT_BOUND : x);
+}
+
+static void slide_window(struct sampler *s, const token_id *history, size_t n) {
+    size_t last_n = s->sampling->penalty_last_n < 0 ? n : (size_t)s->sampling->penalty_last_n;
+    size_t from = n > last_n ? n - last_n : 0;
+    while (s->window_to < n) s->count[history[s->window_to++]]++;
+    while (s->window_from < from) s->count[history[s->window_from++]]--;
+}
+
+static void apply_penalties(struct sampler *s, float *logits, const token_id *history, size_t n) {
+    const struct sampling *p = s->sampling;
+    slide_window(s, history, n);
+    /* A negative count marks an id that has had its penalty. */
+    for (size_t i = s->window_from; i < n; i++) {
+        token_id id = history[i];
+        int32_t count = s->count[id];
+        if (count < 0) continue;
+        s->count[id] = -count;
+        double l = logits[id];
+        l = l > 0 ? l / p->repetition_penalty : l * p->repetition_penalty;
+        l -= p->presence_penalty + p->frequency_penalty * count;
+        logits[id] = bounded(l);
+    }
+    for (size_t i = s->window_from; i < n; i++) s->count[history[i]] = abs(s->count[history[i]]);
+}
+
+static void apply_bias(const struct sampling *p, float *logits) {
+    for (size_t i = 0; i < p->n_logit_bias; i++) {
+        float *l = &logits[p->logit_bias[i].id];
+        *l = bounded((double)*l + p->logit_bias[i].bias);
+    }
+}
+
+/* --- cuts ------------------------------------------------------------------------------------------ */
+
+/* A prefix of the candidates in the order (logit descending, id ascending): all with a key over
+ * `key`, and the first `ties` with exactly that key. */
+struct cut {
+    uint32_t key;
+    int32_t ties;
+};
+
+/* Unsigned keys in the order of the floats. -0 counts as 0. */
+static uint32_t order_key(float x) {
+    uint32_t bits;
+    x += 0.0f;
+    memcpy(&bits, &x, sizeof bits);
+    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+enum { RADIX_BITS = 11, RADIX_SIZE = 1 << RADIX_BITS };
+
+/* The shortest prefix whose weights (1 each when weights is NULL) sum to at least need; never empty.
+ * Radix selection: three looks at 11, 11 and 10 bits of the key, each only at the candidates of the
+ * bucket where the sum reaches need. */
+static struct cut find_cut(const float *logits, const float *weights, int32_t n, double need,
+                           int32_t *bucket) {
+    static const int shifts[] = {21, 10, 0};
+    uint32_t prefix = 0;
+    double sum = 0;
+    int32_t n_bucket = n;
+    for (int level = 0; level < 3; level++) {
+        double mass[RADIX_SIZE] = {0};
+        int32_t members[RADIX_SIZE] = {0};
+        int shift = shifts[level];
+        uint32_t mask = level == 2 ? (1u << 10) - 1 : RADIX_SIZE - 1;
+        for (int32_t j = 0; j < n_bucket; j++) {
+            int32_t i = level ? bucket[j] : j;
+            uint32_t digit = order_key(logits[i]) >> shift & mask;
+            mass[digit] += weights ? weights[i] : 1;
+            members[digit]++;
+        }
+        int32_t chosen = -1;
+        for (int32_t d = (int32_t)mask; d >= 0; d--) {
+            if (!members[d]) continue;
+            /* Rounding may leave the whole sum just under need: then the last one is the cut. */
+            if (chosen >= 0) sum += mass[chosen];
+            chosen = d;
+            if (sum + mass[d] >= need) break;
+        }
+        prefix |= (uint32_t)chosen << shift;
+        int32_t kept = 0;
+        for (int32_t j = 0; j < n_bucket; j++) {
+            int32_t i = level ? bucket[j] : j;
+            if ((order_key(logits[i]) >> shift & mask) == (uint32_t)chosen) bucket[kept++] = i;
+        }
+        n_bucket = kept;
+    }
+    struct cut cut = {prefix, 0};
+    while (cut.ties < n_bucket) {
+        sum += weights ? weights[bucket[cut.ties]] : 1;
+        cut.ties++;
+        if (sum >= need) break;
+    }
+    return cut;
+}
+
+/* Keeps what is inside the cut, in the order it had. Returns how many. */
+static int32_t apply_cut(struct sampler *s, float *logits, bool with_weights, int32_t n,
+                         struct cut cut) {
+    int32_t kept = 0;
+    for (int32_t i = 0; i < n; i++) {
+        uint32_t key = order_key(logits[i]);
+        if (key < cut.key || (key == cut.key && cut.ties-- <= 0)) continue;
+        logits[kept] = logits[i];
+        s->ids[kept] = s->ids[i];
+        if (with_weights) s->weights[kept] = s->weights[i];
+        kept++;
+    }
+    return kept;
+}
+
+/* --- the choice ----------------------------------------------------------------------------------- */
+
+static token_id best_token(const float *logits, int32_t vocab) {
+    token_id best = 0;
+    for (int32_t i = 1; i < vocab; i++)
+        if (logits[i] > logits[best]) best = i;
+    return best;
+}
+
+static double sum_of(const float *x, int32_t n) {
+    double sum = 0;
+    for (int32_t i = 0; i < n; i++) sum += x[i];
+    return sum;
+}
+
+static int32_t cut_below(struct sampler *s, int32_t n, double least) {
+    int32_t kept = 0;
+    for (int32_t i = 0; i < n; i++) {
+        if (s->weights[i] < least) continue;
+        s->weights[kept] = s->weights[i];
+        s->ids[kept++] = s->ids[i];
+    }
+    return kept;
+}
+
+/* Goes along the candidates in the order of their ids, so that the outcome depends on the set and
+ * the number alone. Candidates of weight 0 are never taken. */
+static token_id draw(const struct sampler *s, int32_t n, double uniform) {
+    double left = uniform * sum_of(s->weights, n);
+    token_id last = s->ids[0];
+    for (int32_t i = 0; i < n; i++) {
+        if (s->weights[i] <= 0) continue;
+        last = s->ids[i];
+        left -= s->weights[i];
+        if (left < 0) break;
+    }
+    return last;
+}
+
+static token_id sample(struct sampler *s, float *logits, uint64_t position) {
+    const struct sampling *p = s->sampling;
+    int32_t n = s->vocab;
+    for (int32_t i = 0; i < n; i++) s->ids[i] = i;
+    if (p->top_k > 0 && p->top_k < n)
+        n = apply_cut(s, logits, false, n, find_cut(logits, NULL, n, (double)p->top_k, s->bucket));
+    /* The best weight is exactly 1 at any temperature. */
+    float max = max_of(logits, n);
+    for (int32_t i = 0; i < n; i++)
+        s->weights[i] = expf((float)((double)(logits[i] - max) / p->temperature));
+    if (p->top_p < 1) {
+        double need = p->top_p * sum_of(s->weights, n);
+        n = apply_cut(s, logits, true, n, find_cut(logits, s->weights, n, need, s->bucket));
+    }
+    if (p->min_p > 0) n = cut_below(s, n, p->min_p);
+    return draw(s, n, sampler_uniform(p->seed, position, SAMPLER_DRAW));
+}
+
+static bool has_penalties(const struct sampling *p) {
+    return p->penalty_last_n != 0 && (p->repetition_penalty != 1 || p->presence_penalty != 0 ||
+                                      p->frequency_penalty != 0);
+}
+
+int sampler_new(struct sampler **out, const struct sampling *sampling, int32_t vocab,
+                struct error *e) {
+    struct sampler *s = calloc(1, sizeof *s);
+    bool ok = s;
+    size_t n = (size_t)vocab;
+    if (ok) {
+        s->sampling = sampling;
+        s->vocab = vocab;
+        if (has_penalties(sampling)) ok = (s->count = calloc(n, sizeof *s->count));
+    }
+    if (ok && sampling->temperature > 0)
+        ok = (s->ids = malloc(n * sizeof *s->ids)) && (s->weights = malloc(n * sizeof *s->weights)) &&
+             (s->bucket = malloc(n * sizeof *s->bucket));
+    if (ok && sampling->logprobs >= 0) ok = (s->raw = malloc(n * sizeof *s->raw));
+    if (!ok) {
+        sampler_free(s);
+        return error_set(e, ERR_MEMORY, "no memory to sample from %d tokens", vocab);
+    }
+    *out = s;
+    return 0;
+}
+
+void sampler_free(struct sampler *s) {
+    if (!s) return;
+    free(s->count);
+    free(s->ids);
+    free(s->weights);
+    free(s->bucket);
+    free(s->raw);
+    free(s);
+}
+
+int sampler_pick(struct sampler *s, float *logits, const token_id *history, size_t n_history,
+                 uint64_t position, struct token_report *report, struct error *e) {
+    int err = check_finite(logits, s->vocab, e);
+    if (err) return err;
+    const struct sampling *p = s->sampling;
+    if (s->raw) memcpy(s->raw, logits, (size_t)s->vocab * sizeof *logits);
+    if (s->count) apply_penalties(s, logits, history, n_history);
+    apply_bias(p, logits);
+    token_id id = p->temperature > 0 ? sample(s, logits, position) : best_token(logits, s->vocab);
+    memset(report, 0, sizeof *report);
+    report->id = id;
+    if (s->raw) fill_report(s->raw, s->vocab, id, p->logprobs, report);
+    return 0;
+}

@@ -1,0 +1,46 @@
+/* serve/sampler.h: from one row of logits to one token.
+ *
+ * A sampler belongs to one sequence and is used by one thread at a time. It works in this order:
+ * penalties, logit_bias, temperature, top_k, top_p, min_p, then one draw. Nothing is ever sorted
+ * whole: cuts are found by radix selection, linear in the vocabulary.
+ *
+ * Random numbers are counter-based: the draw at a position of a generation is a function of the seed
+ * and that position alone, so it does not depend on what else runs.
+ *
+ * Penalties look at the last penalty_last_n tokens, prompt included (-1: all, 0: none). An id in that
+ * window has its logit divided (positive) or multiplied (negative) by repetition_penalty, once, however
+ * often it occurs; then presence_penalty and frequency_penalty * occurrences are subtracted.
+ *
+ * Log-probabilities are those of the model's own distribution: before penalties, bias, temperature and
+ * filters. They are computed in double and floored at -100, so that they are always finite.
+ */
+#ifndef TPD_SERVE_SAMPLER_H
+#define TPD_SERVE_SAMPLER_H
+
+#include "serve/engine.h"
+
+/* A number in [0, 1) with 53 random bits (Philox 4x32-10). purpose separates the streams that one
+ * position may need; tokens are drawn with SAMPLER_DRAW. */
+enum { SAMPLER_DRAW = 0 };
+double sampler_uniform(uint64_t seed, uint64_t position, uint32_t purpose);
+
+struct sampler;
+
+/* sampling is borrowed and must have passed sampling_check. */
+int sampler_new(struct sampler **out, const struct sampling *sampling, int32_t vocab,
+                struct error *e);
+void sampler_free(struct sampler *s);
+
+/* Chooses the token at position (0 for the first generated one). logits [vocab] is scratch
+ * afterwards. history: all tokens so far, prompt and generated; from call to call it only grows.
+ * Fills report with the token and, when asked for, its log-probability and alternatives. A logit that
+ * is not finite is ERR_DEVICE and names its row. */
+int sampler_pick(struct sampler *s, float *logits, const token_id *history, size_t n_history,
+                 uint64_t position, struct token_report *report, struct error *e);
+
+/* Fills report for a token that is given (scoring): logits [vocab] are those of the row before it;
+ * n_top alternatives (0 … SAMPLING_MAX_LOGPROBS), best first, the lower id first among equals. */
+int logprob_report(const float *logits, int32_t vocab, token_id id, int n_top,
+                   struct token_report *report, struct error *e);
+
+#endif
