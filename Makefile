@@ -1,29 +1,31 @@
-# tpd: see `make help`.
+# tpd: `make help` explains the targets.
 #
-# B (default build) is where everything goes; SAN=address,undefined or SAN=thread builds with
-# sanitizers (into build-asan, build-tsan through the targets below); CC=clang works too.
+# B (default: build) is where everything goes. SAN=address,undefined or SAN=thread builds with
+# sanitizers. CC=clang works too.
 
 B ?= build
 CC = gcc
 SAN ?=
-PREFIX ?= /usr/local
 OPT ?= -O2
+PREFIX ?= /usr/local
+PYTHON ?= /usr/bin/python3
+
 PKGS = libuv jansson libpcre2-8 libutf8proc
+# Asked once, and only when something is compiled: `make deps` runs before pkg-config is there.
+PKG_CFLAGS = $(eval PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS)))$(PKG_CFLAGS)
+PKG_LIBS = $(eval PKG_LIBS := $(shell pkg-config --libs $(PKGS)))$(PKG_LIBS)
 
 WARN = -Wall -Wextra -Werror -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla
-CFLAGS += -std=gnu11 $(OPT) -g -fno-omit-frame-pointer -ffp-contract=off $(WARN) -I. -pthread \
-          -D_GNU_SOURCE -DPCRE2_CODE_UNIT_WIDTH=8 $(shell pkg-config --cflags $(PKGS))
-LDLIBS += $(shell pkg-config --libs $(PKGS)) -ldnnl -lm -pthread
-ifneq ($(SAN),)
-CFLAGS += -fsanitize=$(SAN) -fno-sanitize-recover=all
-LDFLAGS += -fsanitize=$(SAN)
-endif
+CFLAGS = -std=gnu11 $(OPT) -g -fno-omit-frame-pointer -ffp-contract=off $(WARN) -I. -Iclient/lib \
+         -pthread -D_GNU_SOURCE -DPCRE2_CODE_UNIT_WIDTH=8 $(PKG_CFLAGS) $(SAN_FLAGS)
+LDFLAGS = $(SAN_FLAGS)
+LDLIBS = $(PKG_LIBS) -ldnnl -lm -pthread
+SAN_FLAGS = $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all)
 
-# Files for one instruction set are named for it; run-time dispatch chooses among them.
+# A file for one instruction set is named for it; run-time dispatch chooses among them.
 ISA_avx2 = -mavx2 -mfma -mf16c
 ISA_avx512 = -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma -mf16c
 isa_flags = $(foreach isa,avx2 avx512,$(if $(findstring _$(isa).c,$(1)),$(ISA_$(isa))))
-# Kernels are worth -O3 also where the rest is built for debugging.
 kernel_flags = $(if $(findstring kernels/cpu/,$(1)),-O3)
 
 CORE_DIRS = base formats text kernels kernels/cpu kernels/plan ipc ranks model serve
@@ -32,13 +34,15 @@ DAEMON_SRC = $(wildcard daemon/*.c)
 CLIENT_LIB_SRC = $(wildcard client/lib/*.c)
 TPCTL_SRC = $(wildcard client/tpctl/*.c)
 TEST_SRC = $(wildcard tests/unit/test_*.c)
-BENCH_SRC = $(wildcard bench/*.c)
+TEST_HELPER_SRC = $(filter-out $(TEST_SRC),$(wildcard tests/unit/*.c))
+BENCH_SRC = $(wildcard bench/bench_*.c)
 
 obj = $(patsubst %.c,$(B)/obj/%.o,$(1))
 DAEMON_LIB_OBJ = $(filter-out $(B)/obj/daemon/main.o,$(call obj,$(DAEMON_SRC)))
 TESTS = $(patsubst tests/unit/%.c,$(B)/tests/%,$(TEST_SRC))
+BENCHES = $(patsubst bench/%.c,$(B)/bench/%,$(BENCH_SRC))
 
-.PHONY: all
+.PHONY: all tests help deps demo test test-unit test-e2e test-asan test-tsan fuzz bench install clean
 all: $(B)/tpd $(B)/tpctl $(B)/libtpdclient.a
 
 $(B)/obj/%.o: %.c
@@ -49,16 +53,91 @@ $(B)/libtpdcore.a: $(call obj,$(CORE_SRC))
 	rm -f $@ && ar rcs $@ $^
 $(B)/libtpdclient.a: $(call obj,$(CLIENT_LIB_SRC) base/error.c)
 	rm -f $@ && ar rcs $@ $^
-$(B)/tpd: $(call obj,$(DAEMON_SRC)) $(B)/libtpdcore.a
+$(B)/libtpddaemon.a: $(DAEMON_LIB_OBJ)
+	rm -f $@ && ar rcs $@ $^
+$(B)/libtesthelp.a: $(call obj,$(TEST_HELPER_SRC))
+	rm -f $@ && ar rcs $@ $^
+$(B)/tpd: $(B)/obj/daemon/main.o $(B)/libtpddaemon.a $(B)/libtpdcore.a
 	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 $(B)/tpctl: $(call obj,$(TPCTL_SRC)) $(B)/libtpdclient.a
-	$(CC) $(LDFLAGS) -o $@ $^ -ljansson -lm
-# A test links what it names: core, daemon without main, client library.
-$(B)/tests/%: $(B)/obj/tests/unit/%.o $(DAEMON_LIB_OBJ) $(B)/libtpdcore.a $(B)/libtpdclient.a
+	$(CC) $(LDFLAGS) -o $@ $^ -ljansson -lm -pthread
+$(B)/tests/%: $(B)/obj/tests/unit/%.o $(B)/libtesthelp.a $(B)/libtpddaemon.a $(B)/libtpdcore.a \
+              $(B)/libtpdclient.a
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^ -lcmocka $(LDLIBS)
 $(B)/bench/%: $(B)/obj/bench/%.o $(B)/libtpdcore.a
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
+.PRECIOUS: $(B)/obj/%.o
 -include $(shell find $(B)/obj -name '*.d' 2>/dev/null)
+
+tests: $(TESTS)
+
+# --- what people call ----------------------------------------------------------------------------
+
+help:
+	@echo 'make              build $(B)/tpd, $(B)/tpctl and the client library'
+	@echo 'make deps         install the Debian packages that building and testing need (as root)'
+	@echo 'make demo         build, fetch a small chat model once, start tpd on two ranks, ask it something'
+	@echo 'make test         everything under test: unit tests, the debug-address pass, end to end'
+	@echo 'make test-unit    the C tests alone       make test-e2e   the tests through the socket alone'
+	@echo 'make test-asan    the C tests with the address and undefined-behaviour sanitizers'
+	@echo 'make test-tsan    the C tests with the thread sanitizer'
+	@echo 'make fuzz         mutated model files, tokenizers and requests under sanitizers'
+	@echo 'make bench        the table that docs/performance.md quotes (LLAMA_BENCH=path: side by side)'
+	@echo 'make install      into PREFIX ($(PREFIX)), with man page, units and configuration'
+	@echo 'make clean        remove $(B)'
+	@echo
+	@echo 'Variables: B=dir  CC=gcc|clang  SAN=address,undefined|thread  PREFIX=dir  DESTDIR=dir'
+
+DEB = gcc g++ make pkg-config libuv1-dev libjansson-dev libpcre2-dev libutf8proc-dev libdnnl-dev \
+      libcmocka-dev python3 python3-pip python3-pytest python3-numpy
+deps:
+	apt-get update -q
+	DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends $(DEB)
+
+demo:
+	@$(MAKE) --no-print-directory -j2 all
+	@B=$(B) PYTHON=$(PYTHON) etc/demo/demo.sh
+
+test:
+	@$(MAKE) --no-print-directory -j2 all tests
+	@B=$(B) PYTHON=$(PYTHON) tests/run.sh layers unit alias e2e
+test-unit:
+	@$(MAKE) --no-print-directory -j2 tests
+	@B=$(B) PYTHON=$(PYTHON) tests/run.sh layers unit
+test-e2e:
+	@$(MAKE) --no-print-directory -j2 all
+	@B=$(B) PYTHON=$(PYTHON) tests/run.sh e2e
+
+test-asan:
+	@$(MAKE) --no-print-directory -j2 B=$(B)-asan SAN=address,undefined OPT=-O1 all tests
+	@B=$(B)-asan PYTHON=$(PYTHON) tests/run.sh unit
+test-tsan:
+	@$(MAKE) --no-print-directory -j2 B=$(B)-tsan SAN=thread OPT=-O1 all tests
+	@B=$(B)-tsan PYTHON=$(PYTHON) tests/run.sh unit
+fuzz:
+	@$(MAKE) --no-print-directory -j2 B=$(B)-asan SAN=address,undefined OPT=-O1 all tests
+	@B=$(B)-asan PYTHON=$(PYTHON) TPD_FUZZ_SECONDS=$${TPD_FUZZ_SECONDS:-60} tests/run.sh fuzz
+
+bench:
+	@$(MAKE) --no-print-directory -j2 all $(BENCHES)
+	@B=$(B) PYTHON=$(PYTHON) bench/run.sh
+
+install: all
+	install -D -m 755 $(B)/tpd $(DESTDIR)$(PREFIX)/bin/tpd
+	install -D -m 755 $(B)/tpctl $(DESTDIR)$(PREFIX)/bin/tpctl
+	install -D -m 644 $(B)/libtpdclient.a $(DESTDIR)$(PREFIX)/lib/libtpdclient.a
+	install -D -m 644 client/lib/tpd/client.h $(DESTDIR)$(PREFIX)/include/tpd/client.h
+	install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig
+	sed 's#@PREFIX@#$(PREFIX)#g' client/lib/tpdclient.pc.in >$(DESTDIR)$(PREFIX)/lib/pkgconfig/tpdclient.pc
+	install -D -m 644 client/python/tpd.py $(DESTDIR)$(PREFIX)/share/tpd/python/tpd.py
+	install -D -m 644 etc/tpd.conf $(DESTDIR)$(PREFIX)/share/tpd/tpd.conf
+	install -D -m 644 docs/man/tpctl.1 $(DESTDIR)$(PREFIX)/share/man/man1/tpctl.1
+	install -D -m 644 etc/completions/tpctl.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/tpctl
+	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
+	sed 's#@PREFIX@#$(PREFIX)#g' etc/systemd/tpd.service >$(DESTDIR)$(PREFIX)/lib/systemd/system/tpd.service
+
+clean:
+	rm -rf $(B) $(B)-asan $(B)-tsan

@@ -1,0 +1,42 @@
+"""Holds every #include to the house: a folder may use the folders below it, never one above.
+
+The order is the one that docs/architecture.md draws; ALLOWED is that drawing as data."""
+import pathlib
+import re
+import sys
+
+BELOW = {
+    "base": [],
+    "formats": ["base"],
+    "text": ["base", "formats"],
+    "kernels": ["base"],
+    "ipc": ["base", "kernels"],
+    "ranks": ["base", "kernels", "ipc"],
+    "model": ["base", "formats", "kernels", "ipc"],
+    "serve": ["base", "formats", "text", "kernels", "ipc", "ranks", "model"],
+    "daemon": ["base", "formats", "text", "kernels", "ipc", "ranks", "model", "serve"],
+    "client": ["base"],
+}
+PRIVATE = {  # headers that stay in their folder
+    "model": ["model/shard.h", "model/tensors.h", "model/rope.h"],
+}
+root = pathlib.Path(__file__).resolve().parent.parent
+problems = []
+for folder, below in BELOW.items():
+    for path in sorted((root / folder).rglob("*.[ch]")):
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            match = re.match(r'\s*#\s*include\s+"([^"]+)"', line)
+            if not match or "/" not in match.group(1):
+                continue
+            top = match.group(1).split("/")[0]
+            where = f"{path.relative_to(root)}:{number}: "
+            if top not in BELOW and not (folder == "client" and top == "tpd"):
+                problems.append(where + f"includes {match.group(1)}, a folder the house does not have")
+            elif top in BELOW and top != folder and top not in below:
+                problems.append(where + f"{folder}/ may not use {top}/ (only {', '.join(below)})")
+            elif top in BELOW and top != folder and match.group(1) in PRIVATE.get(top, []):
+                problems.append(where + f"{match.group(1)} is private to {top}/")
+    if not (root / folder / "README.md").exists():
+        problems.append(f"{folder}/README.md is missing: it says what lives there and what may use it")
+print("\n".join(problems) or f"{len(BELOW)} folders keep the order")
+sys.exit(1 if problems else 0)

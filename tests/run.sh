@@ -1,0 +1,70 @@
+#!/bin/sh
+# Runs parts of the tests on what is built in $B. Parts: layers (who may include whom), unit (every
+# C test), alias (the C tests that compute, with device memory behind unreadable addresses), e2e
+# (pytest through the socket), fuzz (the fuzz tests for TPD_FUZZ_SECONDS each).
+# Ends with pytest's summary for e2e, else with a line "N passed, N failed".
+set -u
+cd "$(dirname "$0")/.."
+B=${B:-build}
+PYTHON=${PYTHON:-/usr/bin/python3}
+export TPD_BUILD="$B"
+export TPD_SHARED="${TPD_SHARED:-../shared}"
+export ASAN_OPTIONS="${ASAN_OPTIONS:-detect_stack_use_after_return=1}"
+export TSAN_OPTIONS="${TSAN_OPTIONS:-halt_on_error=1}"
+passed=0
+failed=0
+e2e=0
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+run_one() { # run_one LABEL COMMAND…
+    label=$1
+    shift
+    if "$@" >"$log" 2>&1; then
+        passed=$((passed + 1))
+        tests=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' "$log")
+        skipped=$(grep -c '^\[  SKIPPED \] [a-z_0-9]*$' "$log")
+        echo "ok   $label (${tests:-1} tests$([ "$skipped" -gt 0 ] && echo ", $skipped skipped: $(grep -m1 -i 'skip.*:' "$log")"))"
+    else
+        failed=$((failed + 1))
+        echo "FAIL $label"
+        tail -n 60 "$log" | sed 's/^/     /'
+    fi
+}
+
+each_test() { # each_test SUFFIX PATTERN
+    for test in "$B"/tests/$2; do
+        [ -x "$test" ] && run_one "$(basename "$test")$1" "$test"
+    done
+}
+
+for part in "$@"; do
+    case $part in
+    layers) run_one "layers (who may include whom)" "$PYTHON" tests/check_layers.py ;;
+    unit) each_test "" "test_*" ;;
+    alias)
+        export TPD_DEBUG_ALIAS=1
+        for t in "$B"/tests/test_model* "$B"/tests/test_engine_model* "$B"/tests/test_kernel*; do
+            [ -x "$t" ] && run_one "$(basename "$t") with unreadable addresses" "$t"
+        done
+        unset TPD_DEBUG_ALIAS
+        ;;
+    fuzz) each_test " (fuzz)" "test_fuzz*" ;;
+    e2e) e2e=1 ;;
+    *)
+        echo "tests/run.sh: no part named $part" >&2
+        exit 64
+        ;;
+    esac
+done
+if [ $((passed + failed)) -gt 0 ]; then
+    echo
+    echo "C tests: $passed passed, $failed failed"
+    echo "$passed passed, $failed failed"
+fi
+status=0
+[ "$failed" -eq 0 ] || status=1
+if [ "$e2e" = 1 ]; then
+    "$PYTHON" -m pytest -q -p no:cacheprovider tests/e2e || status=1
+fi
+exit $status
