@@ -3,7 +3,10 @@
  * Opens a Hugging Face directory (model.safetensors, or shards with model.safetensors.index.json), a
  * single .safetensors file, or a .gguf file; checks all of it; gives tensors by their Hugging Face
  * name ("model.layers.0.self_attn.q_proj.weight"; GGUF names are translated). Data is mapped, never
- * copied. Read-only after open; any thread. */
+ * copied. Read-only after open; any thread.
+ *
+ * With an index, weight_map alone says which tensors there are and where; every shard that it names
+ * is opened and checked. */
 #ifndef TPD_FORMATS_STORE_H
 #define TPD_FORMATS_STORE_H
 
@@ -21,7 +24,7 @@ struct store_tensor {
     int type;              /* enum dtype, or -1: not a type that tpd computes with */
     int n_dims;
     int64_t dims[STORE_MAX_DIMS]; /* outermost first, as Hugging Face has it: [out, in] */
-    const uint8_t *data;
+    const uint8_t *data; /* safetensors promise no alignment: read with memcpy */
     size_t bytes;
 };
 
@@ -33,6 +36,9 @@ void store_close(struct store *store);
 const struct store_tensor *store_find(const struct store *store, const char *name);
 size_t store_count(const struct store *store);
 const struct store_tensor *store_at(const struct store *store, size_t i);
+/* "gguf" or "safetensors"; and how many files hold it. */
+const char *store_format(const struct store *store);
+size_t store_file_count(const struct store *store);
 /* The GGUF file behind the store, or NULL. */
 const struct gguf *store_gguf(const struct store *store);
 /* Lets the pages of bytes at data (inside a tensor's data) leave memory. */

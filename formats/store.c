@@ -1,0 +1,213 @@
+#include "formats/store.h"
+
+#include "base/file.h"
+#include "formats/gguf.h"
+#include "formats/gguf_names.h"
+#include "formats/name_index.h"
+#include "formats/safetensors.h"
+#include "formats/store_dir.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct store {
+    struct gguf *gguf; /* or: */
+    size_t n_files;
+    struct safetensors *files;
+
+    size_t n_tensors;
+    struct store_tensor *tensors; /* of a GGUF file, their names are owned */
+    struct name_index index;
+};
+
+static int no_memory(const char *path, struct error *e) {
+    return error_set(e, ERR_MEMORY, "%s: no memory for the list of tensors", path);
+}
+
+static int make_room(struct store *store, size_t n, const char *path, struct error *e) {
+    store->tensors = calloc(n + 1, sizeof *store->tensors);
+    if (!store->tensors || !name_index_init(&store->index, n)) return no_memory(path, e);
+    return 0;
+}
+
+static bool add(struct store *store, const struct store_tensor *tensor) {
+    store->tensors[store->n_tensors] = *tensor;
+    return name_index_add(&store->index, tensor->name, strlen(tensor->name), store->n_tensors++);
+}
+
+static int refuse_split(const struct gguf *gguf, struct error *e) {
+    int64_t parts = 1;
+    int err = gguf_get_int(gguf, "split.count", &parts, e);
+    if (err < 0) return err;
+    if (parts > 1)
+        return error_bad_file(e, gguf_path(gguf), "key", "split.count",
+                              "is one of %lld parts of a split model: merge them into one file "
+                              "(llama-gguf-split --merge)", (long long)parts);
+    return 0;
+}
+
+static int open_gguf(struct store *store, const char *path, struct error *e) {
+    int err = gguf_open(&store->gguf, path, e);
+    if (!err) err = refuse_split(store->gguf, e);
+    if (!err) err = make_room(store, gguf_tensor_count(store->gguf), path, e);
+    if (err) return err;
+    for (size_t i = 0; i < gguf_tensor_count(store->gguf); i++) {
+        const struct gguf_tensor *from = gguf_tensor_at(store->gguf, i);
+        struct store_tensor to = {.name = gguf_name_to_hf(from->name),
+                                  .file = gguf_path(store->gguf),
+                                  .type_name = from->type_name,
+                                  .type = from->type,
+                                  .n_dims = from->n_dims,
+                                  .data = from->data,
+                                  .bytes = from->bytes};
+        if (!to.name) return no_memory(path, e);
+        for (int d = 0; d < from->n_dims; d++) to.dims[d] = from->dims[from->n_dims - 1 - d];
+        if (!add(store, &to))
+            return error_bad_file(e, path, "tensor", to.name,
+                                  "tensor \"%s\": is there under both its GGUF and its Hugging Face "
+                                  "name", to.name);
+    }
+    return 0;
+}
+
+static int open_single(struct store *store, const char *path, struct error *e) {
+    store->files = calloc(1, sizeof *store->files);
+    if (!store->files) return no_memory(path, e);
+    int err = safetensors_open(&store->files[0], path, e);
+    if (err) return err;
+    store->n_files = 1;
+    err = make_room(store, store->files[0].n_tensors, path, e);
+    for (size_t i = 0; i < store->files[0].n_tensors && !err; i++)
+        add(store, &store->files[0].tensors[i]); /* JSON has no key twice */
+    return err;
+}
+
+static int open_shards(struct store *store, const struct shard_index *index, struct error *e) {
+    store->files = calloc(index->n_shards + 1, sizeof *store->files);
+    if (!store->files) return no_memory(index->path, e);
+    size_t total = 0;
+    for (size_t i = 0; i < index->n_shards; i++) {
+        int err = safetensors_open(&store->files[i], index->shards[i], e);
+        if (err) return err;
+        store->n_files++;
+        total += store->files[i].n_tensors;
+    }
+    int err = make_room(store, total, index->path, e);
+    if (err) return err;
+
+    size_t found = 0;
+    for (size_t i = 0; i < store->n_files; i++)
+        for (size_t t = 0; t < store->files[i].n_tensors; t++) {
+            const struct store_tensor *tensor = &store->files[i].tensors[t];
+            const char *shard = shard_index_find(index, tensor->name);
+            if (!shard || strcmp(shard, path_base(store->files[i].path)) != 0) continue;
+            add(store, tensor); /* in one place only: weight_map names one shard for it */
+            found++;
+        }
+    if (found == json_object_size(index->weight_map)) return 0;
+
+    const char *name;
+    json_t *shard;
+    json_object_foreach(index->weight_map, name, shard)
+        if (!store_find(store, name))
+            return error_bad_file(e, index->path, "tensor", name,
+                                  "tensor \"%.120s\": shard %s does not hold it", name,
+                                  json_string_value(shard));
+    return 0;
+}
+
+static int open_dir(struct store *store, const char *path, struct error *e) {
+    char *single = path_join(path, "model.safetensors");
+    char *index_path = path_join(path, "model.safetensors.index.json");
+    int err;
+    if (!single || !index_path) {
+        err = no_memory(path, e);
+    } else if (path_exists(single)) {
+        err = open_single(store, single, e);
+    } else if (path_exists(index_path)) {
+        struct shard_index index;
+        err = shard_index_read(&index, path, index_path, e);
+        if (!err) err = open_shards(store, &index, e);
+        shard_index_free(&index);
+    } else {
+        err = store_dir_explain(path, e);
+    }
+    free(single);
+    free(index_path);
+    return err;
+}
+
+static bool has_suffix(const char *text, const char *suffix) {
+    size_t n = strlen(text), m = strlen(suffix);
+    return n >= m && strcmp(text + n - m, suffix) == 0;
+}
+
+static bool begins_with_gguf(const char *path) {
+    char magic[4] = {0};
+    FILE *f = fopen(path, "rb");
+    size_t got = f ? fread(magic, 1, 4, f) : 0;
+    if (f) fclose(f);
+    return got == 4 && memcmp(magic, "GGUF", 4) == 0;
+}
+
+int store_open(struct store **out, const char *path, struct error *e) {
+    struct store *store = calloc(1, sizeof *store);
+    if (!store) return no_memory(path, e);
+    int err;
+    if (path_is_dir(path)) err = open_dir(store, path, e);
+    else if (!path_exists(path)) err = error_set(e, ERR_NOT_FOUND, "%s: no such file", path);
+    else if (has_suffix(path, ".safetensors")) err = open_single(store, path, e);
+    else if (has_suffix(path, ".gguf") || begins_with_gguf(path)) err = open_gguf(store, path, e);
+    else
+        err = error_bad_file(e, path, NULL, NULL,
+                             "is neither a .safetensors nor a .gguf file, nor a directory");
+    if (err) {
+        store_close(store);
+        return err;
+    }
+    *out = store;
+    return 0;
+}
+
+void store_close(struct store *store) {
+    if (!store) return;
+    if (store->gguf)
+        for (size_t i = 0; i < store->n_tensors; i++) free((char *)store->tensors[i].name);
+    gguf_close(store->gguf);
+    for (size_t i = 0; i < store->n_files; i++) safetensors_close(&store->files[i]);
+    free(store->files);
+    free(store->tensors);
+    name_index_free(&store->index);
+    free(store);
+}
+
+const struct store_tensor *store_find(const struct store *store, const char *name) {
+    int64_t i = name_index_find(&store->index, name, strlen(name));
+    return i < 0 ? NULL : &store->tensors[i];
+}
+
+size_t store_count(const struct store *store) { return store->n_tensors; }
+const struct store_tensor *store_at(const struct store *store, size_t i) {
+    return &store->tensors[i];
+}
+const struct gguf *store_gguf(const struct store *store) { return store->gguf; }
+const char *store_format(const struct store *store) {
+    return store->gguf ? "gguf" : "safetensors";
+}
+size_t store_file_count(const struct store *store) { return store->gguf ? 1 : store->n_files; }
+
+static const struct file_map *map_of(const struct store *store, const uint8_t *data) {
+    if (store->gguf) return gguf_map(store->gguf);
+    for (size_t i = 0; i < store->n_files; i++) {
+        const struct file_map *map = &store->files[i].map;
+        if (data >= map->data && data < map->data + map->size) return map;
+    }
+    return NULL;
+}
+
+void store_drop(const struct store *store, const struct store_tensor *tensor, size_t offset,
+                size_t bytes) {
+    const struct file_map *map = bytes ? map_of(store, tensor->data) : NULL;
+    if (map) file_map_drop(map, (size_t)(tensor->data - map->data) + offset, bytes);
+}
