@@ -51,8 +51,11 @@ $(B)/obj/%.o: %.c
 
 $(B)/libtpdcore.a: $(call obj,$(CORE_SRC))
 	rm -f $@ && ar rcs $@ $^
+# One object whose only global symbols are tpd_…: strangers link it beside names of their own.
 $(B)/libtpdclient.a: $(call obj,$(CLIENT_LIB_SRC) base/error.c)
-	rm -f $@ && ar rcs $@ $^
+	ld -r -o $(B)/obj/libtpdclient.o $^
+	objcopy -w --keep-global-symbol='tpd_*' $(B)/obj/libtpdclient.o
+	rm -f $@ && ar rcs $@ $(B)/obj/libtpdclient.o
 $(B)/libtpddaemon.a: $(DAEMON_LIB_OBJ)
 	rm -f $@ && ar rcs $@ $^
 $(B)/libtesthelp.a: $(call obj,$(TEST_HELPER_SRC))

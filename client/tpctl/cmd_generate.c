@@ -1,0 +1,103 @@
+/* tpctl generate: streams a continuation. */
+#include "tpctl.h"
+
+#include <stdio.h>
+#include <string.h>
+
+const struct option_def generate_options[] = {
+    {"max-tokens", 'n', OPTION_INTEGER, "N", "max_tokens",
+     "at most N tokens (else to the context's end)"},
+    {"temperature", 't', OPTION_NUMBER, "T", "temperature",
+     "0 always takes the likeliest token (default 1)"},
+    {"top-p", 0, OPTION_NUMBER, "P", "top_p", "sample among the likeliest that sum to P (1 = all)"},
+    {"top-k", 0, OPTION_INTEGER, "K", "top_k", "sample among the K likeliest (0 = all)"},
+    {"min-p", 0, OPTION_NUMBER, "P", "min_p", "drop tokens under P times the likeliest (0 = none)"},
+    {"repetition-penalty", 0, OPTION_NUMBER, "R", "repetition_penalty",
+     "over 1 discourages what was said (1 = off)"},
+    {"presence-penalty", 0, OPTION_NUMBER, "P", "presence_penalty",
+     "subtracted once from what was said"},
+    {"frequency-penalty", 0, OPTION_NUMBER, "P", "frequency_penalty",
+     "subtracted for each time it was said"},
+    {"seed", 0, OPTION_INTEGER, "S", "seed", "the same seed, prompt and model give the same text"},
+    {"stop", 0, OPTION_TEXTS, "STR", "stop", "end before STR; may be given several times"},
+    {"ignore-eos", 0, OPTION_FLAG, NULL, "ignore_eos", "go on past the model's end token"},
+    {"echo", 0, OPTION_FLAG, NULL, "echo", "print the prompt first"},
+    {"logprobs", 0, OPTION_INTEGER, "N", "logprobs",
+     "then a table of log-probabilities with N alternatives"},
+    {"adapter", 0, OPTION_TEXT, "A", "adapter", "generate with this adapter"},
+    {"no-stream", 0, OPTION_FLAG, NULL, NULL, "print the text when it is whole"},
+    {0},
+};
+
+struct stream {
+    struct tool *tool;
+    char last; /* the last byte printed; 0 = none */
+};
+
+static void put_piece(struct stream *stream, const json_t *text) {
+    size_t size = json_string_length(text);
+    if (size == 0) return;
+    put_string(stream->tool, text);
+    stream->last = json_string_value(text)[size - 1];
+}
+
+/* A reader that went away ends the generation, too. */
+static int on_token(void *user, const char *method, const json_t *params) {
+    struct stream *stream = user;
+    if (strcmp(method, "token")) return 0;
+    put_piece(stream, json_object_get(params, "text"));
+    return fflush(stdout);
+}
+
+/* "12 tokens, 45.2 tokens/s, stopped at the end token": for the person who watches. */
+static void say_summary(const struct tool *tool, const json_t *result) {
+    if (tool->quiet || !tool->err_terminal || tool->format != OUT_HUMAN) return;
+    const json_t *usage = json_object_get(result, "usage");
+    const json_t *timings = json_object_get(result, "timings");
+    const char *reason = json_string_value(json_object_get(result, "finish_reason"));
+    fflush(stdout);
+    fprintf(stderr, "[%" JSON_INTEGER_FORMAT " tokens, %.1f tokens/s, %s]\n",
+            json_integer_value(json_object_get(usage, "completion_tokens")),
+            json_number_value(json_object_get(timings, "tokens_per_s")), reason ? reason : "?");
+}
+
+/* What came in pieces is there already. */
+static void put_result(struct stream *stream, const json_t *result) {
+    struct tool *tool = stream->tool;
+    if (tool->format == OUT_JSON) {
+        if (result) put_json(result);
+        return;
+    }
+    if (!stream->last) put_piece(stream, json_object_get(result, "text"));
+    const json_t *logprobs = json_object_get(result, "logprobs");
+    if (stream->last && stream->last != '\n' && (tool->out_terminal || logprobs)) putchar('\n');
+    if (logprobs) put_logprobs(tool, logprobs);
+    if (result) say_summary(tool, result);
+}
+
+/* A generation that the daemon ended for a reason of its own. */
+static int outcome(const json_t *result) {
+    const char *reason = json_string_value(json_object_get(result, "finish_reason"));
+    if (!reason || (strcmp(reason, "error") && strcmp(reason, "cancelled"))) return EXIT_OK;
+    const json_t *error = json_object_get(result, "error");
+    const char *why =
+        json_string_value(json_is_object(error) ? json_object_get(error, "message") : error);
+    complain("the daemon ended the generation before its time (%s)", why ? why : reason);
+    return TPD_EXIT_FAILED;
+}
+
+int cmd_generate(struct tool *tool, const struct args *args) {
+    json_t *prompt, *result;
+    int rc = read_text_word(args, "prompt", &prompt);
+    if (rc != EXIT_OK) return rc;
+    struct stream stream = {.tool = tool};
+    bool streamed = tool->format != OUT_JSON && !args_flag(args, "no-stream");
+    json_object_set_new(args->params, "prompt", prompt);
+    if (streamed) json_object_set_new(args->params, "stream", json_true());
+    rc = tool_call(tool, "generate", args->params, streamed ? on_token : NULL, &stream, &result);
+    put_result(&stream, result);
+    if (ferror(stdout)) rc = finish_output();
+    if (rc == EXIT_OK) rc = outcome(result);
+    json_decref(result);
+    return rc;
+}

@@ -1,0 +1,203 @@
+/* tpctl: the table of commands, and the way from argv to an exit code. */
+#include "tpctl.h"
+
+#include <errno.h>
+#include <locale.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+const struct option_def global_options[] = {
+    {"socket", 0, OPTION_TEXT, "PATH", NULL,
+     "the daemon's socket (else $TPD_SOCKET, else the usual)"},
+    {"json", 0, OPTION_FLAG, NULL, NULL, "print the result object alone, on one line"},
+    {"plain", 0, OPTION_FLAG, NULL, NULL, "print tab-separated values"},
+    {"quiet", 'q', OPTION_FLAG, NULL, NULL, "say nothing on success but the result itself"},
+    {"deadline", 0, OPTION_DURATION, "TIME", NULL, "give up after TIME (30s, 5m, 1h30m): exit 124"},
+    {"help", 'h', OPTION_FLAG, NULL, NULL, "print this help"},
+    {"version", 'V', OPTION_FLAG, NULL, NULL, "print the version"},
+    {0},
+};
+
+const struct command commands[] = {
+    {"generate", "[PROMPT|-]", "Continue a text, printing it as it comes",
+     "PROMPT is taken from stdin when it is '-', or when none is given and stdin is not a\n"
+     "terminal; stdin is taken to the last byte, newline included. Ctrl-C ends the\n"
+     "generation and keeps what has come (exit 130).",
+     generate_options, cmd_generate},
+    {"score", "PROMPT COMPLETION", "Tell how likely a completion is after a prompt",
+     "The completion may be '-' to read it from stdin.", score_options, cmd_score},
+    {"tokenize", "[TEXT|-]", "Print the token ids of a text",
+     "On a terminal and with --plain: a row of id and piece for each token. Into a pipe:\n"
+     "the ids alone, which 'tpctl detokenize' takes.",
+     tokenize_options, cmd_tokenize},
+    {"detokenize", "[ID]…", "Print the text of token ids",
+     "Without ids they are read from stdin: numbers between spaces, or a JSON array.", NULL,
+     cmd_detokenize},
+    {"status", "", "Show the model, its devices, and how busy they are", NULL, NULL, cmd_status},
+    {"model info", "", "Show what is loaded: architecture, shapes, bytes", NULL, NULL,
+     cmd_model_info},
+    {"metrics", "", "Print the daemon's counters as Prometheus reads them", NULL, NULL,
+     cmd_metrics},
+    {"ping", "", "Ask whether the daemon answers", NULL, NULL, cmd_ping},
+    {"shutdown", "", "End the daemon, at once or with --drain after its live work", NULL,
+     shutdown_options, cmd_shutdown},
+    {"help", "[COMMAND]", "Print this help, or that of a command", NULL, NULL, cmd_help},
+    {0},
+};
+
+/* For the signal handler alone: the client whose call Ctrl-C cancels. */
+static struct tpd_client *volatile live_client;
+
+static void on_interrupt(int signal) {
+    (void)signal;
+    if (live_client) tpd_cancel(live_client);
+    else _exit(TPD_EXIT_INTERRUPTED);
+}
+
+static void set_signals(void) {
+    struct sigaction action = {.sa_handler = on_interrupt};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+    signal(SIGPIPE, SIG_IGN); /* a reader that goes away is a failed write: finish_output */
+}
+
+static void report(const struct tpd_error *error) {
+    const json_t *retry = json_object_get(error->data, "retry_after_s");
+    if (json_is_number(retry))
+        complain("%s (try again in %g s)", error->message, json_number_value(retry));
+    else complain("%s", error->message);
+}
+
+int tool_call(struct tool *tool, const char *method, json_t *params, tpd_notify_fn *notify,
+              void *user, json_t **result) {
+    struct tpd_error error = {0};
+    struct tpd_options options = {.socket = tool->socket, .timeout_ms = tool->deadline_ms};
+    *result = NULL;
+    int rc = tool->client ? 0 : tpd_connect(&tool->client, &options, &error);
+    if (rc == 0) {
+        live_client = tool->client;
+        rc = tpd_stream(tool->client, method, params, notify, user, result, &error);
+        live_client = NULL;
+    }
+    if (rc == 0) return EXIT_OK;
+    int exit_code = error.exit_code;
+    /* Whoever pressed Ctrl-C knows; the terminal's "^C" gets a line of its own. */
+    if (error.code != TPD_CODE_CANCELLED) {
+        if (notify && tool->out_terminal) putchar('\n');
+        report(&error);
+    } else if (tool->err_terminal) fputc('\n', stderr);
+    tpd_error_clear(&error);
+    return exit_code;
+}
+
+/* The command that argv[*i …] names, one word or two; leaves *i behind it. */
+static const struct command *find_command(int argc, char **argv, int *i) {
+    for (const struct command *c = commands; c->name; c++) {
+        size_t first = strcspn(c->name, " ");
+        if (strlen(argv[*i]) != first || memcmp(argv[*i], c->name, first)) continue;
+        if (!c->name[first]) {
+            *i += 1;
+            return c;
+        }
+        if (*i + 1 < argc && !strcmp(argv[*i + 1], c->name + first + 1)) {
+            *i += 2;
+            return c;
+        }
+    }
+    return NULL;
+}
+
+static int unknown_command(const char *word, const char *next) {
+    const char *names[sizeof commands / sizeof *commands];
+    char whole[64];
+    size_t n = 0, size = strlen(word);
+    for (const struct command *c = commands; c->name; c++) {
+        if (!strncmp(c->name, word, size) && c->name[size] == ' ') {
+            complain(next ? "'tpctl %s' does not know '%s'; there is 'tpctl %s'"
+                          : "'tpctl %s' needs a second word%.0s: 'tpctl %s'",
+                     word, next ? next : "", c->name);
+            return TPD_EXIT_USAGE;
+        }
+        names[n++] = c->name;
+    }
+    names[n] = NULL;
+    snprintf(whole, sizeof whole, next ? "%s %s" : "%s", word, next);
+    const char *near = suggest(whole, names);
+    if (!near) near = suggest(word, names);
+    if (near) complain("unknown command '%s'; did you mean '%s'?", word, near);
+    else complain("unknown command '%s'; 'tpctl help' lists them", word);
+    return TPD_EXIT_USAGE;
+}
+
+int cmd_help(struct tool *tool, const struct args *args) {
+    (void)tool;
+    if (args->n_words == 0) {
+        help_overview();
+        return EXIT_OK;
+    }
+    int i = 0;
+    const struct command *command = find_command(args->n_words, (char **)args->words, &i);
+    if (!command) return unknown_command(args->words[0], args->n_words > 1 ? args->words[1] : NULL);
+    help_command(command);
+    return EXIT_OK;
+}
+
+static void tool_set(struct tool *tool, const struct args *args) {
+    tool->format = args_flag(args, "json")    ? OUT_JSON
+                   : args_flag(args, "plain") ? OUT_PLAIN
+                                              : OUT_HUMAN;
+    tool->quiet = args_flag(args, "quiet");
+    tool->socket = args_text(args, "socket");
+    tool->deadline_ms = args_integer(args, "deadline", 0);
+    tool->out_terminal = isatty(STDOUT_FILENO);
+    tool->err_terminal = isatty(STDERR_FILENO);
+    const char *no_color = getenv("NO_COLOR");
+    tool->color = tool->out_terminal && !(no_color && *no_color);
+}
+
+static int run(int argc, char **argv, struct tool *tool, struct args *args) {
+    int i = 1;
+    if (!args_read_leading(args, argc, argv, &i)) return TPD_EXIT_USAGE;
+    if (args_flag(args, "version")) {
+        puts("tpctl " TPD_CLIENT_VERSION);
+        return EXIT_OK;
+    }
+    if (i == argc) {
+        if (args_flag(args, "help")) {
+            help_overview();
+            return EXIT_OK;
+        }
+        complain("no command; 'tpctl help' lists them");
+        return TPD_EXIT_USAGE;
+    }
+    int word = i;
+    const struct command *command = find_command(argc, argv, &i);
+    if (!command) return unknown_command(argv[word], word + 1 < argc ? argv[word + 1] : NULL);
+    if (!args_read_rest(args, command->options, argc, argv, i)) return TPD_EXIT_USAGE;
+    if (args_flag(args, "help")) {
+        help_command(command);
+        return EXIT_OK;
+    }
+    tool_set(tool, args);
+    if (!*command->words && args->n_words) {
+        complain("'tpctl %s' takes no words, so '%s' makes no sense", command->name,
+                 args->words[0]);
+        return TPD_EXIT_USAGE;
+    }
+    return command->run(tool, args);
+}
+
+int main(int argc, char **argv) {
+    struct tool tool = {0};
+    struct args args;
+    set_signals();
+    if (!args_init(&args, argc)) return TPD_EXIT_BUSY;
+    int rc = run(argc, argv, &tool, &args);
+    int written = finish_output();
+    tpd_close(tool.client);
+    args_free(&args);
+    return rc ? rc : written;
+}

@@ -1,0 +1,140 @@
+/* client/tpctl/tpctl.h: what the files of tpctl share.
+ *
+ * main.c has the table of commands and the way through a run; options.c reads the command line by
+ * tables; help.c prints those tables; input.c reads prompts and ids; output.c writes; cmd_*.c are
+ * the commands. Results go to stdout, everything else to stderr. A command returns the exit code.
+ * One thread; the SIGINT handler only calls tpd_cancel. */
+#ifndef TPD_TPCTL_H
+#define TPD_TPCTL_H
+
+#include "tpd/client.h"
+
+#include <stdbool.h>
+
+/* Success of an exit code; the others are TPD_EXIT_…. */
+enum { EXIT_OK = 0 };
+
+enum option_kind {
+    OPTION_FLAG,
+    OPTION_INTEGER,
+    OPTION_NUMBER,
+    OPTION_TEXT,
+    OPTION_TEXTS,   /* may come several times */
+    OPTION_DURATION /* "90", "90s", "1h30m"; kept in milliseconds */
+};
+
+struct option_def {
+    const char *name; /* without dashes; NULL ends a table */
+    char letter;      /* 0 = none */
+    enum option_kind kind;
+    const char *value; /* what the help calls its value; NULL for flags */
+    const char *param; /* the method's parameter that it sets, or NULL */
+    const char *help;
+};
+
+/* A command line, read. words are borrowed from argv. */
+struct args {
+    json_t *options; /* those without a param, by name; owned */
+    json_t *params;  /* those with one, as the daemon takes them; owned */
+    const char **words;
+    int n_words;
+};
+
+enum out_format { OUT_HUMAN, OUT_PLAIN, OUT_JSON };
+
+struct tool {
+    enum out_format format;
+    bool quiet, out_terminal, err_terminal, color;
+    const char *socket; /* NULL: the usual places */
+    int64_t deadline_ms;
+    struct tpd_client *client; /* NULL until the first call */
+};
+
+struct command {
+    const char *name;  /* one word or two */
+    const char *words; /* its words, for the usage line */
+    const char *summary;
+    const char *details; /* further lines of its help, or NULL */
+    const struct option_def *options;
+    int (*run)(struct tool *tool, const struct args *args);
+};
+
+/* main.c */
+extern const struct command commands[]; /* ended by a NULL name */
+extern const struct option_def global_options[];
+/* Connects when that was not done and calls; prints what goes wrong. Returns the exit code. When
+ * the call is cut short by Ctrl-C or the deadline, *result may still hold a part. */
+int tool_call(struct tool *tool, const char *method, json_t *params, tpd_notify_fn *notify,
+              void *user, json_t **result);
+
+/* options.c: all return false after saying on stderr what is wrong. */
+bool args_init(struct args *args, int argc);
+void args_free(struct args *args);
+/* Reads the options at the start of argv[*i …] and stops at the first word. */
+bool args_read_leading(struct args *args, int argc, char **argv, int *i);
+/* Reads all that is left, options (the command's and the global ones) and words in any order. */
+bool args_read_rest(struct args *args, const struct option_def *own, int argc, char **argv, int i);
+bool args_flag(const struct args *args, const char *name);
+const char *args_text(const struct args *args, const char *name); /* NULL when absent; borrowed */
+int64_t args_integer(const struct args *args, const char *name, int64_t absent);
+bool duration_read(const char *text, int64_t *ms);
+
+/* help.c */
+void help_overview(void);
+void help_command(const struct command *command);
+/* The nearest of names (ended by NULL) to a mistyped word, or NULL when none is near. */
+const char *suggest(const char *word, const char *const *names);
+
+/* input.c: texts are malloc'ed and the caller's; size excludes the terminating NUL. Failures are
+ * said on stderr; the functions return the exit code. */
+int read_stdin(char **text, size_t *size);
+int read_file(const char *path, char **text, size_t *size);
+/* The command's text argument: its one word, or stdin for "-" and when there is no word and stdin
+ * is not a terminal. *value becomes a JSON string, the caller's. */
+int read_text_word(const struct args *args, const char *what, json_t **value);
+/* A JSON string, refusing invalid UTF-8 with its byte offset. */
+int text_to_json(const char *what, const char *text, size_t size, json_t **value);
+/* Token ids: a JSON array, {"tokens": […]}, or integers between spaces and commas. */
+int read_ids(const char *text, size_t size, json_t **ids);
+
+/* output.c */
+void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* The result as one line of JSON. */
+void put_json(const json_t *value);
+/* Text of the model or the daemon: as it is into a pipe or file; on a terminal control characters
+ * but newline and tab are shown, not obeyed. */
+void put_text(const struct tool *tool, const char *text, size_t size);
+void put_string(const struct tool *tool, const json_t *string);
+/* One field of a table: tab, newline, backslash and control characters escaped. */
+void put_field(const char *text, size_t size);
+/* A text in double quotes with the escapes of JSON. */
+void put_quoted(const json_t *string);
+/* The `logprobs` of a result: a row for each token with its alternatives. */
+void put_logprobs(const struct tool *tool, const json_t *list);
+/* An object as a table, or with --plain as rows of path and value. */
+void put_object(const struct tool *tool, const json_t *object);
+/* 1536 → "1.5 KiB" */
+const char *bytes_text(double bytes, char buf[32]);
+/* 93784 → "1d 2h 3m" */
+const char *seconds_text(double seconds, char buf[32]);
+/* Around a heading on a terminal; "" elsewhere. */
+const char *bold(const struct tool *tool);
+const char *unbold(const struct tool *tool);
+/* Flushes stdout. EXIT_OK, or EXIT 74 with a complaint unless the reader has just gone away. */
+int finish_output(void);
+
+/* cmd_*.c */
+extern const struct option_def generate_options[], score_options[], tokenize_options[],
+    shutdown_options[];
+int cmd_generate(struct tool *tool, const struct args *args);
+int cmd_score(struct tool *tool, const struct args *args);
+int cmd_tokenize(struct tool *tool, const struct args *args);
+int cmd_detokenize(struct tool *tool, const struct args *args);
+int cmd_status(struct tool *tool, const struct args *args);
+int cmd_model_info(struct tool *tool, const struct args *args);
+int cmd_metrics(struct tool *tool, const struct args *args);
+int cmd_ping(struct tool *tool, const struct args *args);
+int cmd_shutdown(struct tool *tool, const struct args *args);
+int cmd_help(struct tool *tool, const struct args *args);
+
+#endif

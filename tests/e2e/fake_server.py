@@ -1,0 +1,216 @@
+"""A daemon's socket without a daemon: deterministic answers, and every kind of misbehaviour.
+
+The prompt of `generate` says what happens (see FakeServer.generate). What came over the wire is kept
+in `received`, so that a test can see what a client really sent. Run as a script it serves PATH until
+it is killed: fake_server.py PATH [UID].
+"""
+import json
+import os
+import socket
+import sys
+import threading
+import time
+
+PIECES = ["Once", " upon", " a", " time", ", a", " fox", " s\u00e4ng", " \u263a", "\n", "The end."]
+STATUS = {
+    "version": "9.9", "state": "READY", "uptime_s": 93784, "model": "tiny", "tp": 2,
+    "devices": [
+        {"name": "cpu:0-1", "memory_used": 1610612736, "memory_free": 0, "memory_total": 2147483648},
+        {"name": "cpu:2-3", "memory_used": 1024, "memory_free": 5, "memory_total": 2147483648}],
+    "slots": {"busy": 1, "total": 8}, "queue": 3,
+    "kv_blocks": {"used": 12, "cached": 4, "free": 500},
+    "tokens_per_s": {"prefill": 1234.5, "decode": 45.25, "train": 0}, "job": None}
+ERRORS = {  # a prompt "error WORD" fails with this: (code, kind, further data)
+    "overloaded": (-32001, "overloaded", {"retry_after_s": 3}),
+    "context": (-32002, "context_too_long", {"prompt_tokens": 900, "context": 512}),
+    "notfound": (-32003, "not_found", {}), "memory": (-32004, "out_of_memory", {}),
+    "cancelled": (-32005, "cancelled", {}), "badfile": (-32006, "bad_file", {}),
+    "permission": (-32007, "not_permitted", {}), "stopping": (-32008, "shutting_down", {}),
+    "conflict": (-32009, "conflict", {}), "device": (-32010, "device_failed", {}),
+    "internal": (-32603, "internal", {}), "params": (-32602, "invalid_params", {"field": "top_p"}),
+    "unknown": (-32999, "brand_new", {})}
+
+
+class FakeServer:
+    def __init__(self, path):
+        self.path = str(path)
+        self.received = []       # every message, in order
+        self.connections = []
+        self.closed = threading.Event()  # a client closed its connection
+        self.cancelled = {}      # (connection, id) -> Event
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.listener.bind(self.path)
+        self.listener.listen(16)
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.listener.close()
+        for connection in self.connections:
+            try:
+                connection.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def accept(self):
+        while True:
+            try:
+                connection, _ = self.listener.accept()
+            except OSError:
+                return
+            self.connections.append(connection)
+            threading.Thread(target=self.serve, args=(connection,), daemon=True).start()
+
+    def serve(self, connection):
+        lock = threading.Lock()
+
+        def send(message):
+            data = message if isinstance(message, bytes) else \
+                json.dumps(message, ensure_ascii=False).encode() + b"\n"
+            with lock:
+                try:
+                    connection.sendall(data)
+                except OSError:
+                    pass
+
+        try:
+            for line in connection.makefile("rb"):
+                message = json.loads(line)
+                self.received.append(message)
+                if message["method"] == "cancel":
+                    event = self.cancelled.get((connection, message["params"]["id"]))
+                    if event:
+                        event.set()
+                    continue
+                self.cancelled[connection, message["id"]] = threading.Event()
+                threading.Thread(target=self.answer, args=(connection, send, message),
+                                 daemon=True).start()
+        except OSError:
+            pass
+        self.closed.set()
+
+    def answer(self, connection, send, message):
+        method = getattr(self, message["method"].replace(".", "_"), None)
+        if method is None:
+            send({"jsonrpc": "2.0", "id": message["id"],
+                  "error": {"code": -32601, "message": "unknown method"}})
+            return
+        result = method(connection, send, message["id"], message.get("params", {}))
+        if result is not None:
+            send({"jsonrpc": "2.0", "id": message["id"], "result": result})
+
+    def ping(self, *_):
+        return {"version": "9.9", "protocol": 1}
+
+    def status(self, *_):
+        return STATUS
+
+    def model_info(self, *_):
+        return {"architecture": "llama", "layers": 2, "heads": 4, "weights_bytes": 3145728,
+                "ranks": [{"rank": 0, "weights_bytes": 2048}, {"rank": 1, "weights_bytes": 1024}]}
+
+    def metrics(self, *_):
+        return {"text": "# TYPE tpd_requests_total counter\ntpd_requests_total 7\n"}
+
+    def shutdown(self, *_):
+        return {}
+
+    def tokenize(self, _connection, _send, _id, params):
+        pieces = list(params["text"])
+        return {"tokens": [ord(c) for c in pieces], "pieces": pieces}
+
+    def detokenize(self, _connection, _send, _id, params):
+        return {"text": "".join(chr(c) for c in params["tokens"])}
+
+    def score(self, _connection, _send, _id, params):
+        words = params["completion"].split()
+        logprobs = [{"id": i, "text": w, "logprob": -0.5 * (i + 1),
+                     "top": [{"id": i, "logprob": -0.5 * (i + 1)}]} for i, w in enumerate(words)]
+        return {"tokens": list(range(len(words))), "logprobs": logprobs,
+                "sum": sum(p["logprob"] for p in logprobs), "perplexity": 1.5}
+
+    def generate(self, connection, send, id_, params):
+        prompt = params["prompt"]
+        word = prompt.split(" ")[0]
+        if word == "error":
+            code, kind, data = ERRORS[prompt.split(" ")[1]]
+            send({"jsonrpc": "2.0", "id": id_, "error": {
+                "code": code, "message": "it failed: " + kind, "data": dict(data, kind=kind)}})
+            return None
+        if word == "raw":        # a line of garbage
+            send(b"this is not JSON\n")
+            return None
+        if word == "half":       # half a line, then the end
+            send(b'{"jsonrpc": "2.0", "id"')
+            connection.shutdown(socket.SHUT_RDWR)
+            return None
+        if word == "flood":      # a line that never ends
+            while connection.fileno() >= 0 and not self.closed.is_set():
+                send(b"x" * (1 << 20))
+            return None
+        if word == "silent":     # no answer, and cancel is not heard
+            return None
+        if word == "refuse":     # what max_message does: an error without id, then the end
+            send({"jsonrpc": "2.0", "id": None,
+                  "error": {"code": -32600, "message": "the message is over 8 MiB"}})
+            connection.shutdown(socket.SHUT_RDWR)
+            return None
+        if word == "hostile":    # a text that would command a terminal
+            return self.result("\x1b[31mred\x07\u009b1m", 1)
+        if word == "huge":
+            return self.result("\u263a" * (int(prompt.split(" ")[1]) // 3), 1)
+        return self.stream(connection, send, id_, params, word)
+
+    @staticmethod
+    def result(text, n, reason="length", error=None):
+        result = {"text": text, "tokens": list(range(n)), "finish_reason": reason, "stop": None,
+                  "usage": {"prompt_tokens": 3, "cached_tokens": 0, "completion_tokens": n},
+                  "timings": {"queue_ms": 0.0, "prefill_ms": 1.5, "decode_ms": 2.5,
+                              "tokens_per_s": 45.2}}
+        if error:
+            result["error"] = error
+        return result
+
+    def stream(self, connection, send, id_, params, word):
+        cancelled = self.cancelled[connection, id_]
+        endless = word in ("slow", "mad")
+        limit = params.get("max_tokens", len(PIECES))
+        done, reason = [], "length"
+        while endless or len(done) < limit:
+            piece = PIECES[len(done) % len(PIECES)]
+            done.append(piece)
+            if params.get("stream"):
+                note = json.dumps({"jsonrpc": "2.0", "method": "token", "params": {
+                    "id": id_, "text": piece, "tokens": [len(done)]}}).encode() + b"\n"
+                for part in [note[i:i + 1] for i in range(len(note))] if word == "drip" else [note]:
+                    send(part)
+            if word == "die" and len(done) == 3:
+                connection.shutdown(socket.SHUT_RDWR)
+                return None
+            if word == "mad":    # never stops, whatever is said
+                if self.closed.is_set():
+                    return None
+            elif cancelled.wait(0.02 if word == "slow" else 0):
+                reason = "cancelled"
+                break
+        if word == "failing":
+            return self.result("".join(done), len(done), "error", {"message": "rank 1 is gone"})
+        result = self.result("".join(done), len(done), reason)
+        if "logprobs" in params:
+            result["logprobs"] = [{"id": i, "text": p, "logprob": -0.25, "top": [
+                {"id": i, "logprob": -0.25}, {"id": i + 1, "logprob": -1.5}]}
+                for i, p in enumerate(done)]
+        return result
+
+
+if __name__ == "__main__":
+    server = FakeServer(sys.argv[1])
+    if len(sys.argv) > 2:  # who listens is whom a client sees: take the user, then listen again
+        os.chmod(sys.argv[1], 0o666)
+        os.setuid(int(sys.argv[2]))
+        server.listener.listen(16)
+    print("ready", flush=True)
+    while True:
+        time.sleep(60)
