@@ -112,7 +112,8 @@ struct gen_request {
     size_t n_prompt;
     struct sampling sampling; /* its pointers are owned */
     bool stream;
-    /* score: no sampling; END reports a token_report for each prompt token from score_from on. */
+    /* score: no sampling; END reports a token_report for each prompt token from score_from on, with
+     * sampling.logprobs alternatives, and FINISH_LENGTH. */
     bool score;
     size_t score_from;
     gen_event_fn *on_event;
@@ -122,12 +123,13 @@ struct gen_request {
     _Atomic bool cancelled, held;
     /* the engine's own state while it has the request */
     struct sequence *sequence;
-    struct gen_request *next;
     int64_t submitted_ns;
 };
 
 struct gen_request *gen_request_new(void);
 void gen_request_free(struct gen_request *request);
+
+enum { ENGINE_SLOTS = 8, ENGINE_MAX_QUEUE = 256, ENGINE_STEP_ROWS = 512 };
 
 enum engine_state { ENGINE_LOADING, ENGINE_READY, ENGINE_FAILED, ENGINE_STOPPED };
 
@@ -137,9 +139,10 @@ struct engine_options {
     int tp;
     struct core_set cores;
     int32_t ctx;        /* longest sequence; 0 = the model's max_len, or less where memory is short */
-    int32_t slots;      /* live sequences; 0 = 8 */
-    int32_t max_queue;  /* requests beyond slots + max_queue are ERR_OVERLOADED; 0 = 256 */
-    int32_t step_rows;  /* rows of the largest step (prompt chunk); 0 = 512 */
+    int32_t slots;      /* live sequences; 0 = ENGINE_SLOTS */
+    int32_t max_queue;  /* requests beyond slots + max_queue are ERR_OVERLOADED;
+                           0 = ENGINE_MAX_QUEUE */
+    int32_t step_rows;  /* rows of the largest step (prompt chunk); 0 = ENGINE_STEP_ROWS */
     int kv_type;        /* enum dtype, or -1: f32 for an f32 model, else f16 */
     size_t memory_limit; /* bytes a rank may hold; 0 = what the machine has */
     int deadline_ms;

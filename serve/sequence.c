@@ -1,0 +1,280 @@
+#include "serve/sequence.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* --- making --------------------------------------------------------------------------------------- */
+
+static size_t wanted_tokens(const struct gen_request *request, int32_t ctx) {
+    if (request->score) return 0;
+    size_t room = (size_t)ctx - request->n_prompt;
+    int64_t wanted = request->sampling.max_tokens;
+    return wanted >= 0 && (uint64_t)wanted < room ? (size_t)wanted : room;
+}
+
+static size_t first_scored(const struct gen_request *request) {
+    if (request->score) return request->score_from;
+    return request->sampling.echo && request->sampling.logprobs >= 0 ? 0 : request->n_prompt;
+}
+
+int sequence_new(struct sequence **out, struct gen_request *request,
+                 const struct sequence_limits *limits, struct error *e) {
+    struct sequence *s = calloc(1, sizeof *s);
+    struct gen_event *end = calloc(1, sizeof *end);
+    if (!s || !end || !(end->text = calloc(1, 1))) {
+        free(s);
+        gen_event_free(end);
+        return error_set(e, ERR_MEMORY, "no memory for another request");
+    }
+    s->request = request;
+    s->limits = limits;
+    s->end = end;
+    end->stop_token = -1;
+    s->max_tokens = wanted_tokens(request, limits->ctx);
+    s->score_from = first_scored(request);
+    /* The logits after the last prompt token are of use only when a token follows. */
+    int32_t n_prompt = (int32_t)request->n_prompt;
+    s->entry.n_prompt = s->max_tokens ? n_prompt : n_prompt - 1;
+    s->entry.n_positions = s->entry.n_prompt + (int32_t)s->max_tokens;
+    s->entry.chunk_rows = limits->step_rows;
+    if (s->score_from < request->n_prompt && limits->max_out < limits->step_rows)
+        s->entry.chunk_rows = limits->max_out;
+    s->entry.group = request->group;
+    *out = s;
+    return 0;
+}
+
+static void sequence_free(struct sequence *s) {
+    free(s->tokens);
+    free(s->reports);
+    free(s->prompt_reports);
+    sampler_free(s->sampler);
+    token_stream_free(s->stream);
+    output_free(s->output);
+    free(s);
+}
+
+void sequence_drop(struct sequence *s) {
+    gen_event_free(s->end);
+    sequence_free(s);
+}
+
+bool sequence_needs_steps(const struct sequence *s) {
+    return s->max_tokens > 0 || (s->entry.n_prompt > 0 && s->score_from < s->request->n_prompt);
+}
+
+/* --- events --------------------------------------------------------------------------------------- */
+
+static int send_piece(struct sequence *s, struct error *e) {
+    struct output_piece piece;
+    if (!s->request->stream || !output_piece(s->output, &piece)) return 0;
+    struct gen_event *event = calloc(1, sizeof *event);
+    bool ok = event && (event->text = malloc(piece.size + 1));
+    if (ok && piece.n_tokens)
+        ok = (event->tokens = malloc(piece.n_tokens * sizeof *event->tokens));
+    if (!ok) {
+        gen_event_free(event);
+        return error_set(e, ERR_MEMORY, "no memory for a piece of %zu bytes", piece.size);
+    }
+    event->kind = GEN_PIECE;
+    memcpy(event->text, piece.text, piece.size);
+    event->text[piece.size] = '\0';
+    event->text_size = piece.size;
+    event->n_tokens = piece.n_tokens;
+    if (piece.n_tokens)
+        memcpy(event->tokens, s->reports + piece.first_token,
+               piece.n_tokens * sizeof *event->tokens);
+    event->stop_token = -1;
+    s->request->on_event(s->request, event);
+    return 0;
+}
+
+/* --- starting ------------------------------------------------------------------------------------- */
+
+static int echo_prompt(struct sequence *s, struct error *e) {
+    const struct tokenizer *t = s->limits->tokenizer;
+    const token_id *ids = s->request->prompt;
+    size_t n = s->request->n_prompt, size;
+    char *text;
+    size_t skip = ids[0] == tokenizer_bos(t);
+    int err = tokenizer_decode(t, ids + skip, n - skip, false, &text, &size, e);
+    if (err) return err;
+    err = output_echo(s->output, text, size, e);
+    free(text);
+    return err ? err : send_piece(s, e);
+}
+
+/* A generation after nothing but special tokens is the beginning of a text. */
+static bool continues_text(const struct sequence *s) {
+    for (size_t i = 0; i < s->request->n_prompt; i++)
+        if (!tokenizer_is_special(s->limits->tokenizer, s->request->prompt[i])) return true;
+    return false;
+}
+
+static int take_prompt(struct sequence *s, struct error *e) {
+    const struct gen_request *r = s->request;
+    size_t n_scored = r->n_prompt - s->score_from;
+    s->token_capacity = r->n_prompt + 64;
+    s->tokens = malloc(s->token_capacity * sizeof *s->tokens);
+    if (n_scored) s->prompt_reports = calloc(n_scored, sizeof *s->prompt_reports);
+    if (!s->tokens || (n_scored && !s->prompt_reports))
+        return error_set(e, ERR_MEMORY, "no memory for a prompt of %zu tokens", r->n_prompt);
+    memcpy(s->tokens, r->prompt, r->n_prompt * sizeof *s->tokens);
+    s->n_tokens = r->n_prompt;
+    /* Nothing comes before the first token that could have predicted it. */
+    if (s->score_from == 0) s->prompt_reports[s->n_prompt_reports++].id = r->prompt[0];
+    return 0;
+}
+
+int sequence_start(struct sequence *s, struct error *e) {
+    const struct sampling *sampling = &s->request->sampling;
+    s->started = true;
+    s->started_ns = clock_ns();
+    int err = take_prompt(s, e);
+    if (!err) err = output_new(&s->output, sampling->stop, sampling->n_stop, e);
+    if (!err && s->max_tokens) err = sampler_new(&s->sampler, sampling, s->limits->vocab, e);
+    if (!err && s->max_tokens)
+        err = token_stream_new(&s->stream, s->limits->tokenizer, true, continues_text(s), e);
+    if (!err && sampling->echo) err = echo_prompt(s, e);
+    s->finish = FINISH_LENGTH;
+    s->over = !s->max_tokens && s->score_from + s->n_prompt_reports == s->request->n_prompt;
+    return err;
+}
+
+/* --- rows of logits ------------------------------------------------------------------------------- */
+
+bool sequence_wants_row(const struct sequence *s, int32_t pos) {
+    size_t next = (size_t)pos + 1;
+    if (next < s->request->n_prompt) return next >= s->score_from;
+    return s->max_tokens > 0;
+}
+
+static int score_token(struct sequence *s, token_id id, const float *logits, struct error *e) {
+    int n_top = s->request->sampling.logprobs > 0 ? s->request->sampling.logprobs : 0;
+    int err = logprob_report(logits, s->limits->vocab, id, n_top,
+                             &s->prompt_reports[s->n_prompt_reports], e);
+    if (err) return err;
+    s->n_prompt_reports++;
+    s->over = !s->max_tokens && s->score_from + s->n_prompt_reports == s->request->n_prompt;
+    return 0;
+}
+
+static int grow(void **array, size_t n, size_t *capacity, size_t element, struct error *e) {
+    if (n < *capacity) return 0;
+    size_t wanted = *capacity ? *capacity * 2 : 64;
+    void *grown = realloc(*array, wanted * element);
+    if (!grown) return error_set(e, ERR_MEMORY, "no memory for %zu tokens", wanted);
+    *array = grown;
+    *capacity = wanted;
+    return 0;
+}
+
+static bool has_id(const token_id *ids, size_t n, token_id id) {
+    for (size_t i = 0; i < n; i++)
+        if (ids[i] == id) return true;
+    return false;
+}
+
+/* The text that a token adds; ids that the tokenizer does not know and end tokens add none. */
+static int token_text(struct sequence *s, token_id id, bool is_eos, const char **text, size_t *size,
+                      struct error *e) {
+    size_t piece_size;
+    *text = "";
+    *size = 0;
+    if (is_eos || !tokenizer_piece(s->limits->tokenizer, id, &piece_size)) return 0;
+    return token_stream_push(s->stream, id, text, size, e);
+}
+
+/* Puts the chosen token, the last of reports, where it belongs. */
+static int take_token(struct sequence *s, struct error *e) {
+    const struct sampling *sampling = &s->request->sampling;
+    token_id id = s->reports[s->n_reports - 1].id;
+    bool is_eos = has_id(s->limits->eos, s->limits->n_eos, id);
+    bool stops = (is_eos && !sampling->ignore_eos) ||
+                 has_id(sampling->stop_token_ids, sampling->n_stop_token_ids, id);
+    const char *text = "";
+    size_t size = 0;
+    int err = stops ? 0 : token_text(s, id, is_eos, &text, &size, e);
+    if (!err) err = output_push(s->output, text, size, e);
+    if (err) return err;
+    if (stops) s->end->stop_token = id;
+    if (stops || output_stop(s->output) >= 0) {
+        s->finish = FINISH_STOP;
+        s->over = true;
+    } else if (s->n_reports == s->max_tokens) {
+        s->finish = FINISH_LENGTH;
+        s->over = true;
+    }
+    /* The last piece is sequence_end's. */
+    return s->over ? 0 : send_piece(s, e);
+}
+
+static int choose_token(struct sequence *s, float *logits, struct error *e) {
+    int err = grow((void **)&s->tokens, s->n_tokens, &s->token_capacity, sizeof *s->tokens, e);
+    if (!err)
+        err = grow((void **)&s->reports, s->n_reports, &s->report_capacity, sizeof *s->reports, e);
+    if (!err)
+        err = sampler_pick(s->sampler, logits, s->tokens, s->n_tokens, s->n_reports,
+                           &s->reports[s->n_reports], e);
+    if (err) return err;
+    if (s->n_reports == 0) s->first_token_ns = clock_ns();
+    s->tokens[s->n_tokens++] = s->reports[s->n_reports++].id;
+    return take_token(s, e);
+}
+
+int sequence_take_row(struct sequence *s, int32_t pos, float *logits, struct error *e) {
+    size_t next = (size_t)pos + 1;
+    if (next < s->request->n_prompt) return score_token(s, s->request->prompt[next], logits, e);
+    return choose_token(s, logits, e);
+}
+
+/* --- the end -------------------------------------------------------------------------------------- */
+
+static struct gen_timings timings_of(const struct sequence *s, int64_t now) {
+    int64_t started = s->started ? s->started_ns : now;
+    int64_t first = s->first_token_ns ? s->first_token_ns : now;
+    struct gen_timings t = {.queue_ms = (double)(started - s->request->submitted_ns) / 1e6,
+                            .prefill_ms = (double)(first - started) / 1e6,
+                            .decode_ms = (double)(now - first) / 1e6};
+    if (s->n_reports > 1 && now > first)
+        t.tokens_per_s = (double)(s->n_reports - 1) * 1e9 / (double)(now - first);
+    return t;
+}
+
+/* A character that was cut by the end, and what was held back. A stop string may still be met. */
+static void finish_text(struct sequence *s) {
+    const char *text;
+    size_t size;
+    if (s->stream && output_stop(s->output) < 0 &&
+        token_stream_end(s->stream, &text, &size, NULL) == 0 &&
+        output_append(s->output, text, size, NULL) == 0 && output_stop(s->output) >= 0)
+        s->finish = FINISH_STOP;
+    output_end(s->output);
+    send_piece(s, NULL);
+    free(s->end->text);
+    s->end->text = output_take(s->output, &s->end->text_size);
+    int stop = output_stop(s->output);
+    if (stop >= 0) s->end->stop = strdup(s->request->sampling.stop[stop]);
+}
+
+void sequence_end(struct sequence *s, enum finish_reason finish, const struct error *error) {
+    struct gen_request *request = s->request;
+    struct gen_event *end = s->end;
+    if (s->output) finish_text(s);
+    end->kind = GEN_END;
+    end->finish = error ? FINISH_ERROR : s->over ? s->finish : finish;
+    end->tokens = s->reports;
+    end->n_tokens = s->n_reports;
+    end->prompt_tokens = s->prompt_reports;
+    end->n_prompt_tokens = s->n_prompt_reports;
+    end->n_prompt = (int64_t)request->n_prompt;
+    end->n_completion = (int64_t)s->n_reports;
+    end->timings = timings_of(s, clock_ns());
+    if (error) end->error = *error;
+    s->reports = NULL;
+    s->prompt_reports = NULL;
+    sequence_free(s);
+    request->sequence = NULL;
+    /* From here on the request belongs to its maker. */
+    request->on_event(request, end);
+}

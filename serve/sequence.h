@@ -1,0 +1,68 @@
+/* serve/sequence.h: one request being worked on: its tokens, its text, its place in the schedule.
+ *
+ * Private to serve/; the driver's alone. The engine feeds it rows of logits; it chooses or scores
+ * tokens, sends PIECE events, and knows when it is over. */
+#ifndef TPD_SERVE_SEQUENCE_H
+#define TPD_SERVE_SEQUENCE_H
+
+#include "serve/output.h"
+#include "serve/sampler.h"
+#include "serve/scheduler.h"
+
+/* What all sequences of an engine share. */
+struct sequence_limits {
+    const struct tokenizer *tokenizer;
+    int32_t vocab, ctx;
+    int32_t step_rows, max_out; /* of a prompt chunk; of those, rows with logits */
+    const token_id *eos;
+    size_t n_eos;
+};
+
+struct sequence {
+    struct sched_entry entry; /* the first member: the scheduler hands it out */
+    struct gen_request *request;
+    const struct sequence_limits *limits;
+    struct gen_event *end; /* made at the start, so that it can always be sent */
+    size_t max_tokens;     /* how many it may get */
+    /* The prompt tokens from score_from on are scored; none when it is n_prompt. */
+    size_t score_from;
+    bool scheduled; /* the scheduler has it */
+    bool started, over;
+    enum finish_reason finish; /* when over */
+    int64_t started_ns, first_token_ns; /* 0 = not yet */
+    /* from sequence_start on */
+    token_id *tokens; /* prompt and generated */
+    size_t n_tokens, token_capacity;
+    struct token_report *reports; /* of the generated tokens */
+    size_t n_reports, report_capacity;
+    struct token_report *prompt_reports;
+    size_t n_prompt_reports;
+    struct sampler *sampler;     /* NULL when max_tokens is 0 */
+    struct token_stream *stream; /* likewise */
+    struct output *output;
+    struct sequence *next; /* in a list of the engine's */
+};
+
+/* A waiting sequence: little memory, its entry ready for scheduler_add. On failure the request is
+ * untouched. */
+int sequence_new(struct sequence **out, struct gen_request *request,
+                 const struct sequence_limits *limits, struct error *e);
+/* Frees one that was not started, without END. */
+void sequence_drop(struct sequence *s);
+/* False for one that asks for nothing that the model computes: start it, then end it. */
+bool sequence_needs_steps(const struct sequence *s);
+/* Before its first step: takes what it needs to sample and to make text, sends an echoed prompt. Sets
+ * over when there is nothing to compute. On failure it must be ended with the error. */
+int sequence_start(struct sequence *s, struct error *e);
+
+/* Whether the logits of the row at position pos are wanted. */
+bool sequence_wants_row(const struct sequence *s, int32_t pos);
+/* Takes that row: scores the prompt token after it, or chooses the next token. logits [vocab] is
+ * scratch afterwards. Sets over when that was the last. On failure it must be ended with the error. */
+int sequence_take_row(struct sequence *s, int32_t pos, float *logits, struct error *e);
+
+/* Sends the last PIECE and END, frees the sequence; the request is the caller's again. For one that is
+ * over, finish is not looked at. error is copied (FINISH_ERROR), else NULL. */
+void sequence_end(struct sequence *s, enum finish_reason finish, const struct error *error);
+
+#endif

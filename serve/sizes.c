@@ -1,0 +1,82 @@
+#include "serve/sizes.h"
+
+/* Logits of a step: at most this many rows and this many bytes. */
+enum { MAX_OUT_ROWS = 128, MAX_OUT_BYTES = 64 << 20 };
+
+static int32_t min_i32(int64_t a, int64_t b) { return (int32_t)(a < b ? a : b); }
+
+/* The longest sequence that the rope scaling of the model is made for. */
+static int64_t reach_of(const struct model_config *c) {
+    switch (c->rope.kind) {
+    case ROPE_DEFAULT:
+        return c->max_len;
+    case ROPE_LINEAR:
+    case ROPE_DYNAMIC:
+    case ROPE_LLAMA3:
+    case ROPE_YARN: {
+        double scaled = (double)c->rope.original_len * c->rope.factor;
+        return scaled > c->max_len && scaled < INT32_MAX ? (int64_t)scaled : c->max_len;
+    }
+    }
+    return c->max_len;
+}
+
+int engine_sizes_ask(struct engine_sizes *out, const struct engine_options *options,
+                     const struct runner *runner, struct error *e) {
+    const struct model_config *c = runner->config;
+    if (options->ctx > reach_of(c))
+        return error_set(e, ERR_CONFIG,
+                         "ctx %d is more than the %lld positions that the model was made for: lower it "
+                         "or leave it out",
+                         options->ctx, (long long)reach_of(c));
+    int32_t ctx = options->ctx ? options->ctx : c->max_len;
+    int64_t out_rows = MAX_OUT_BYTES / ((int64_t)c->vocab * (int64_t)sizeof(float));
+    *out = (struct engine_sizes){
+        .ctx = ctx,
+        .slots = options->slots ? options->slots : ENGINE_SLOTS,
+        .max_queue = options->max_queue ? options->max_queue : ENGINE_MAX_QUEUE,
+        .shard = {.max_rows = min_i32(options->step_rows ? options->step_rows : ENGINE_STEP_ROWS, ctx),
+                  .max_out = out_rows < 1 ? 1 : min_i32(out_rows, MAX_OUT_ROWS),
+                  .max_seqs = 1,
+                  .block_size = KV_BLOCK_SIZE,
+                  .max_blocks = (ctx + KV_BLOCK_SIZE - 1) / KV_BLOCK_SIZE}};
+    if (options->kv_type >= 0)
+        out->shard.kv_type = (enum dtype)options->kv_type;
+    else
+        out->shard.kv_type = runner->f32 ? DTYPE_F32 : DTYPE_F16;
+    return 0;
+}
+
+/* What the activations of the largest step may take on a rank, generously. */
+static size_t activation_bytes(const struct shard_options *s, const struct model_config *c) {
+    size_t floats = (size_t)s->max_rows * (8 * (size_t)c->hidden + 3 * (size_t)c->ffn) +
+                    2 * (size_t)s->max_out * (size_t)c->vocab;
+    return floats * sizeof(float);
+}
+
+int engine_sizes_fit(struct engine_sizes *sizes, const struct engine_options *options,
+                     const struct runner *runner, size_t block_bytes, size_t memory_left,
+                     struct error *e) {
+    struct shard_options *s = &sizes->shard;
+    size_t other = activation_bytes(s, runner->config);
+    /* A fifth stays free: for what the sum above does not know. */
+    size_t room = memory_left > other ? (memory_left - other) / 5 * 4 : 0;
+    int64_t fits = (int64_t)(room / block_bytes);
+    if (fits < s->max_blocks && options->ctx == 0 && fits > 0) {
+        s->max_blocks = (int32_t)fits;
+        sizes->ctx = s->max_blocks * s->block_size;
+        s->max_rows = min_i32(s->max_rows, sizes->ctx);
+    }
+    if (fits < s->max_blocks) {
+        int64_t needed = (int64_t)((size_t)s->max_blocks * block_bytes + other);
+        int err = error_set(e, ERR_MEMORY,
+                            "a context of %d positions needs %lld MiB a rank beside the weights and "
+                            "%zu MiB are left: lower ctx, raise tp or choose a smaller KV type",
+                            sizes->ctx, (long long)(needed >> 20), memory_left >> 20);
+        error_note_number(e, "needed", needed);
+        error_note_number(e, "free", (int64_t)memory_left);
+        return err;
+    }
+    s->kv_blocks = min_i32((int64_t)sizes->slots * s->max_blocks, fits);
+    return 0;
+}
