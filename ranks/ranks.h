@@ -25,7 +25,7 @@ enum rank_device { RANK_CPU, RANK_PLAN };
 struct ranks_options {
     enum rank_device device;
     int n;
-    struct core_set cores;  /* dealt to the ranks; n_ranks > cores shares them */
+    struct core_set cores;  /* dealt to the ranks; n 0 = those allowed; n_ranks > cores shares them */
     size_t memory_limit;    /* bytes a rank may hold; 0 = what there is */
     size_t staging_bytes;   /* for comm_world_new */
     int deadline_ms;
@@ -41,7 +41,8 @@ typedef int unit_fn(struct rank *rank, void *arg, struct error *e);
 /* Runs on rank 0's thread, once; when it returns, the ranks end. */
 typedef void driver_fn(struct ranks *ranks, void *arg);
 
-/* Starts the threads, opens devices and communicator, then runs the driver. Returns when all
+/* Sets the spin budget of all waiting (wait_spin_set): none when there are more members than cores.
+ * Starts the threads, opens devices and communicator, then runs the driver. Returns when all
  * devices are open (or failed to open: then the error, and nothing runs). */
 int ranks_start(struct ranks **out, const struct ranks_options *options, driver_fn *driver,
                 void *arg, struct error *e);
@@ -52,7 +53,7 @@ void ranks_join(struct ranks *ranks);
 int ranks_run(struct ranks *ranks, unit_fn *fn, void *arg, struct error *e);
 int ranks_count(const struct ranks *ranks);
 struct rank *ranks_at(struct ranks *ranks, int index);
-/* Memory use of a rank's device and its name ("cpu:0-3"); any thread (a snapshot). */
+/* Memory use of a rank's device as of its last unit, and its name ("cpu:0-3"); any thread. */
 void ranks_memory(struct ranks *ranks, int index, struct mem_use *use);
 const char *ranks_device_name(const struct ranks *ranks, int index);
 

@@ -1,0 +1,67 @@
+/* ipc/cpu_exchange.c: collectives between CPU ranks, which read each other's buffers where they lie.
+ * All go alike: arrive (with the buffer), touch the peers' buffers, leave. */
+#include "ipc/cpu.h"
+#include "ipc/sum.h"
+
+#include <string.h>
+
+/* FNV-1a over the offsets. */
+static uint32_t hash_offsets(const int32_t *offsets, int n) {
+    uint32_t hash = 2166136261u;
+    for (int i = 0; i <= n; i++) hash = (hash ^ (uint32_t)offsets[i]) * 16777619u;
+    return hash;
+}
+
+static void reduce_scatter(struct comm *comm, dev_addr out, dev_addr x, int32_t rows,
+                           const int32_t *offsets, enum dtype type) {
+    int n = comm->n;
+    struct call call = {.op = OP_REDUCE_SCATTER, .type = (uint8_t)type, .rows = rows,
+                        .cols = offsets[n], .layout = hash_offsets(offsets, n)};
+    if (!comm_arrive(comm, &call, kernels_cpu_pointer(comm->ctx, x)) || !comm_touch(comm)) return;
+    size_t size = comm_size_of(type), width = (size_t)offsets[n] * size;
+    size_t from = (size_t)offsets[comm->rank] * size;
+    size_t cols = (size_t)(offsets[comm->rank + 1] - offsets[comm->rank]);
+    uint8_t *to = kernels_cpu_pointer(comm->ctx, out);
+    for (size_t row = 0; row < (size_t)rows && cols > 0; row++) {
+        const void *src[COMM_MAX_RANKS];
+        for (int p = 0; p < n; p++)
+            src[p] = (const uint8_t *)comm_peer_data(comm, p) + row * width + from;
+        sum_all(to + row * cols * size, src, n, cols, type);
+    }
+    comm_leave(comm, true);
+}
+
+static void all_gather(struct comm *comm, dev_addr out, dev_addr x, int32_t rows,
+                       const int32_t *offsets, enum dtype type) {
+    int n = comm->n;
+    struct call call = {.op = OP_ALL_GATHER, .type = (uint8_t)type, .rows = rows,
+                        .cols = offsets[n], .layout = hash_offsets(offsets, n)};
+    if (!comm_arrive(comm, &call, kernels_cpu_pointer(comm->ctx, x)) || !comm_touch(comm)) return;
+    size_t size = comm_size_of(type), width = (size_t)offsets[n] * size;
+    uint8_t *to = kernels_cpu_pointer(comm->ctx, out);
+    for (int p = 0; p < n; p++) {
+        size_t from = (size_t)offsets[p] * size, part = (size_t)offsets[p + 1] * size - from;
+        const uint8_t *src = comm_peer_data(comm, p);
+        for (size_t row = 0; row < (size_t)rows && part > 0; row++)
+            memcpy(to + row * width + from, src + row * part, part);
+    }
+    comm_leave(comm, true);
+}
+
+static void broadcast(struct comm *comm, dev_addr x, size_t bytes, int root) {
+    if (bytes == 0) return;
+    struct call call = {.op = OP_BROADCAST, .rows = (int32_t)(bytes >> 32),
+                        .cols = (int32_t)(uint32_t)bytes, .root = (uint8_t)root};
+    uint8_t *data = kernels_cpu_pointer(comm->ctx, x);
+    if (!comm_arrive(comm, &call, data) || !comm_touch(comm)) return;
+    if (comm->rank != root) memcpy(data, comm_peer_data(comm, root), bytes);
+    comm_leave(comm, true);
+}
+
+static void barrier(struct comm *comm) {
+    struct call call = {.op = OP_BARRIER};
+    comm_arrive(comm, &call, NULL);
+}
+
+const struct comm_ops comm_cpu_ops = {comm_cpu_all_reduce, reduce_scatter, all_gather, broadcast,
+                                      barrier};
