@@ -23,6 +23,10 @@ struct rope_config {
     double beta_fast, beta_slow, attention_factor /* 0 = 0.1 ln(factor) + 1 */, mscale,
         mscale_all_dim;
     bool truncate; /* yarn: round the correction range to whole dimensions (default true) */
+    /* A GGUF file has the tensor "rope_freqs.weight", [head_dim / 2] f32: each frequency is divided
+     * by its factor (Llama 3's scaling, worked out by the converter). kind is then what the metadata
+     * say, as a rule ROPE_DEFAULT. */
+    bool freq_factors_tensor;
 };
 
 enum { CONFIG_MAX_EOS = 16 };
@@ -46,15 +50,21 @@ struct model_config {
     bool gguf_permuted; /* q and k rows are in GGUF's interleaved order: the loader un-permutes */
 };
 
+/* As config.json's model_type has it: "llama". */
 const char *arch_name(enum arch arch);
+/* "linear", "llama3", … */
+const char *rope_kind_name(enum rope_kind kind);
 
 struct gguf;
 
 /* config: the parsed config.json; generation may be NULL. path is for messages. Errors are
  * ERR_BAD_FILE naming the file and the field; an unknown architecture names itself and what is
- * supported. */
+ * supported. What a model class of transformers has a default for may be absent and gets that
+ * default, but for the five sizes hidden_size, intermediate_size, num_hidden_layers,
+ * num_attention_heads and vocab_size. */
 int config_from_hf(struct model_config *out, const json_t *config, const json_t *generation,
                    const char *path, struct error *e);
+/* Also looks at which tensors there are: biases, a head, rope_freqs. */
 int config_from_gguf(struct model_config *out, const struct gguf *gguf, struct error *e);
 
 #endif
