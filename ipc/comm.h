@@ -35,7 +35,8 @@ struct comm_world;
 struct comm;
 
 /* staging_bytes: what one rank may post at once (a one-shot message; default for 0: 256 KiB); larger
- * ones go in pieces. deadline_ms: how long a call waits for its peers (default for 0: 30 000). */
+ * ones go in pieces. deadline_ms: how long a call waits for its peers (default for 0: 30 000).
+ * Call it after wait_spin_set: COMM_AUTO chooses by whether waiting ranks spin. */
 int comm_world_new(struct comm_world **out, int n, size_t staging_bytes, int deadline_ms,
                    struct error *e);
 void comm_world_free(struct comm_world *world);

@@ -5,7 +5,6 @@
 #include <string.h>
 
 enum {
-    ONE_SHOT_MAX = 32 * 1024, /* bytes; larger messages are worth a second synchronisation */
     SLICE_GRAIN = 16,         /* columns: a cache line of f32 is written by one rank */
     PIECE = 1024,             /* elements summed before they are handed on */
     RING_TILE = 16 * 1024,    /* bytes of partial sums in a tile */
@@ -185,7 +184,8 @@ void comm_cpu_all_reduce(struct comm *comm, dev_addr x, int32_t rows, int32_t co
     size_t bytes = (size_t)rows * (size_t)cols * comm_size_of(type);
     if (bytes == 0) return;
     enum comm_algorithm algorithm = comm->forced;
-    if (algorithm == COMM_AUTO) algorithm = bytes <= ONE_SHOT_MAX ? COMM_ONE_SHOT : COMM_TWO_SHOT;
+    if (algorithm == COMM_AUTO)
+        algorithm = bytes <= comm->world->one_shot_max ? COMM_ONE_SHOT : COMM_TWO_SHOT;
     uint8_t *data = kernels_cpu_pointer(comm->ctx, x);
     if (algorithm == COMM_ONE_SHOT) one_shot(comm, data, rows, cols, type);
     else if (algorithm == COMM_TWO_SHOT) two_shot(comm, data, rows, cols, type);

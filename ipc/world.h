@@ -45,6 +45,7 @@ struct rank_state {
 struct comm_world {
     int n;
     size_t staging_bytes; /* a multiple of 64 */
+    size_t one_shot_max;  /* bytes; larger messages are worth a second synchronisation */
     int deadline_ms;
     uint8_t *staging;
     _Atomic uint32_t aborted;

@@ -172,8 +172,8 @@ void ranks_join(struct ranks *ranks) {
 static void set_spins(const struct ranks_options *options) {
     struct core_set allowed;
     core_set_allowed(&allowed);
-    int members = options->cores.n > options->n ? options->cores.n : options->n;
-    bool fits = members <= options->cores.n && members <= allowed.n;
+    int cores = options->cores.n > 0 ? options->cores.n : allowed.n;
+    bool fits = options->n <= cores && cores <= allowed.n;
     wait_spin_set(fits ? WAIT_SPIN_DEFAULT : 0);
 }
 
@@ -181,10 +181,10 @@ int ranks_start(struct ranks **out, const struct ranks_options *options, driver_
                 void *arg, struct error *e) {
     struct ranks *ranks = NULL;
     *out = NULL;
+    if (options->device == RANK_CPU) set_spins(options);
     int rc = ranks_new(&ranks, options, e);
     if (rc) return rc;
     if (ranks->options.cores.n == 0) core_set_allowed(&ranks->options.cores);
-    if (options->device == RANK_CPU) set_spins(&ranks->options);
     ranks->driver = driver;
     ranks->driver_arg = arg;
     for (int i = 0; i < options->n && rc == 0; i++) {
