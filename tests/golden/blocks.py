@@ -47,10 +47,11 @@ def random_blocks(rng, qtype, n, std):
     return blocks
 
 
-def random_tensor(rng, qtype, rows, cols, std):
-    """A matrix [rows, cols] in the type's own bytes [rows, row bytes]."""
-    block = GGML_QUANT_SIZES[qtype][0]
-    if qtype in (Q.Q2_K, Q.Q3_K, Q.Q4_K, Q.Q5_K, Q.Q6_K):
-        return random_blocks(rng, qtype, rows * cols // block, std).reshape(rows, -1)
-    values = (rng.standard_normal((rows, cols)) * std).astype(np.float32)
+def encode(rng, qtype, values):
+    """A matrix in the type's own bytes [rows, row bytes]: values [rows, cols] quantised, or, in a
+    K-quant, random blocks of about their spread."""
+    rows, cols = values.shape
+    if qtype.name.endswith("_K"):
+        n = rows * cols // GGML_QUANT_SIZES[qtype][0]
+        return random_blocks(rng, qtype, n, values.std()).reshape(rows, -1)
     return quantize(values, qtype).view(np.uint8).reshape(rows, -1)

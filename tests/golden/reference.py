@@ -61,7 +61,7 @@ def tensor_shapes(config):
 def weight_std(name, shape):
     """Spread that keeps activations near 1, attention uneven and the logits a few units wide."""
     if "embed_tokens" in name or "lm_head" in name:
-        return 0.4
+        return min(0.4, 2.4 / shape[-1] ** 0.5)
     return (1.6 if "q_proj" in name or "k_proj" in name else 1.2) / shape[-1] ** 0.5
 
 
