@@ -187,8 +187,11 @@ def add_chat_tokenizer(writer):
 
 
 def make(name, settings, weights, qtype, prompts, alignment=None):
+    where = OUT / name
+    where.mkdir(parents=True, exist_ok=True)
+    file = where / "model.gguf"
     arch = settings["model_type"]
-    writer = GGUFWriter(OUT / f"{name}.gguf", "llama" if arch == "mistral" else arch)
+    writer = GGUFWriter(file, "llama" if arch == "mistral" else arch)
     writer.add_name(name)
     if alignment:
         writer.add_custom_alignment(alignment)
@@ -207,8 +210,8 @@ def make(name, settings, weights, qtype, prompts, alignment=None):
 
     model = ref.model_from_weights(settings, worth)
     expected, logits, summary = ref.expect(model, prompts)
-    ref.write_expected(OUT, expected, logits, stem=name)
-    print(f"{name}: {(OUT / f'{name}.gguf').stat().st_size // 1000} kB, {summary}")
+    ref.write_expected(where, expected, logits)
+    print(f"{name}: {file.stat().st_size // 1000} kB, {summary}")
 
 
 def make_random(name, settings, qtype, seed=None, **more):
@@ -236,7 +239,6 @@ def check_spm_scores():
 
 
 def main():
-    OUT.mkdir(parents=True, exist_ok=True)
     check_spm_scores()
     for kind, qtype in TYPES.items():
         settings = K_QUANT if kind.endswith("_k") else PLAIN

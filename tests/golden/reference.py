@@ -150,12 +150,12 @@ def expect(model, prompts, dynamic=False):
     return {"vocab": int(values.shape[1]), "prompts": entries}, values.tobytes(), summary
 
 
-def write_expected(where, expected, logits, stem="expected"):
+def write_expected(where, expected, logits):
     """expected.json, a line a prompt, and the rows of logits that it points into."""
     prompts = ",\n".join(json.dumps(p) for p in expected["prompts"])
     text = f'{{"vocab": {expected["vocab"]}, "prompts": [\n{prompts}\n]}}\n'
-    (where / f"{stem}.json").write_text(text)
-    (where / f"{stem}.f32").write_bytes(logits)
+    (where / "expected.json").write_text(text)
+    (where / "expected.f32").write_bytes(logits)
 
 
 def standard_prompts(name, vocab, lengths):
