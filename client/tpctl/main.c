@@ -85,7 +85,7 @@ int tool_call(struct tool *tool, const char *method, json_t *params, tpd_notify_
     if (rc == 0) return EXIT_OK;
     int exit_code = error.exit_code;
     /* Whoever pressed Ctrl-C knows; the terminal's "^C" gets a line of its own. */
-    if (error.code != TPD_CODE_CANCELLED) {
+    if (exit_code != TPD_EXIT_INTERRUPTED) {
         if (notify && tool->out_terminal) putchar('\n');
         report(&error);
     } else if (tool->err_terminal) fputc('\n', stderr);

@@ -132,7 +132,7 @@ class FakeServer:
                 "sum": sum(p["logprob"] for p in logprobs), "perplexity": 1.5}
 
     def generate(self, connection, send, id_, params):
-        prompt = params["prompt"]
+        prompt = params.get("prompt", "")
         word = prompt.split(" ")[0]
         if word == "error":
             code, kind, data = ERRORS[prompt.split(" ")[1]]

@@ -1,0 +1,431 @@
+#!/usr/bin/env python3
+"""A client of tpd, the daemon that holds a language model, in one file on the standard library.
+
+    import tpd
+    with tpd.Client() as client:
+        print(client.generate("Once upon a time", max_tokens=50)["text"])
+        for piece in client.generate("Once upon a time", stream=True):
+            print(piece, end="", flush=True)
+
+Copy the file beside your program or onto PYTHONPATH. It needs Python 3.8 and Linux. Also a small
+command: `python3 tpd.py generate "Once upon a time"`, `python3 tpd.py METHOD key=value …`.
+"""
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import socket
+import struct
+import sys
+import threading
+import time
+from typing import Any, Dict, Iterator, List, Optional, Union
+
+__version__ = "0.1.0"
+__all__ = ["Client", "Stream", "TpdError", "NoDaemon"]
+
+Prompt = Union[str, List[int]]
+Result = Dict[str, Any]
+
+MAX_LINE = 64 << 20  # bytes of the longest answer taken
+CONNECT_TIMEOUT = 10.0  # seconds, for clients without a timeout of their own
+
+
+class TpdError(Exception):
+    """A call failed. `code` is the JSON-RPC code, `kind` a stable word, `data` further facts."""
+
+    def __init__(self, code: int, kind: str, message: str, data: Optional[Dict[str, Any]] = None):
+        super().__init__(message)
+        self.code = code
+        self.kind = kind
+        self.message = message
+        self.data = data or {}
+
+
+class NoDaemon(TpdError):
+    """Nobody answers on the socket."""
+
+    def __init__(self, message: str):
+        super().__init__(-32050, "no_daemon", message)
+
+
+def _broken(message: str) -> TpdError:
+    return TpdError(-32011, "io_error", message)
+
+
+def default_sockets() -> List[str]:
+    """Where a client looks when nobody names a socket, in order."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    places = [os.path.join(runtime, "tpd/tpd.sock")] if runtime else []
+    return places + ["/run/tpd/tpd.sock", os.path.expanduser("~/.tpd/tpd.sock")]
+
+
+def _trusted(uid: int) -> bool:
+    if uid in (os.geteuid(), 0):
+        return True
+    try:
+        return pwd.getpwnam("tpd").pw_uid == uid
+    except KeyError:
+        return False
+
+
+class _Connection:
+    """One connection with one call in flight."""
+
+    def __init__(self, path: str, timeout: Optional[float]):
+        self.path = path
+        self.deadline: Optional[float] = None
+        self._last_id = 0
+        self._buffer = bytearray()
+        self._scanned = 0
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            self._socket.settimeout(timeout or CONNECT_TIMEOUT)
+            self._socket.connect(path)
+            credentials = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        except BaseException:
+            self._socket.close()
+            raise
+        uid = struct.unpack("3i", credentials)[1]
+        if not _trusted(uid):
+            self._socket.close()
+            raise TpdError(-32007, "not_permitted",
+                           "%s is served by uid %d, who is neither you, root nor tpd" % (path, uid))
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _allow_time(self) -> None:
+        """Lets the next operation of the socket take what is left of the call's time."""
+        if self.deadline is None:
+            self._socket.settimeout(None)
+            return
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise socket.timeout()
+        self._socket.settimeout(left)
+
+    def _send(self, message: Dict[str, Any]) -> None:
+        data = memoryview(json.dumps(message, allow_nan=False, ensure_ascii=False).encode() + b"\n")
+        while data:
+            self._allow_time()
+            data = data[self._socket.send(data):]
+
+    def _read_line(self) -> bytes:
+        while True:
+            end = self._buffer.find(b"\n", self._scanned)
+            if end >= 0:
+                line = bytes(self._buffer[:end])
+                del self._buffer[:end + 1]
+                self._scanned = 0
+                return line
+            self._scanned = len(self._buffer)
+            if self._scanned > MAX_LINE:
+                raise _broken("%s: the daemon sent a line that is too long" % self.path)
+            self._allow_time()
+            data = self._socket.recv(1 << 16)
+            if not data:
+                raise _broken("%s: the daemon closed the connection" % self.path)
+            self._buffer += data
+
+    def start(self, method: str, params: Dict[str, Any], timeout: Optional[float]) -> None:
+        """Sends a request; its answers come through `messages`."""
+        self.deadline = time.monotonic() + timeout if timeout else None
+        self._last_id += 1
+        with self._failures(method):
+            try:
+                self._send({"jsonrpc": "2.0", "id": self._last_id, "method": method,
+                            "params": params})
+            except (BrokenPipeError, ConnectionResetError):
+                pass  # a daemon that refuses a request unread says why; read that first
+
+    def cancel(self) -> None:
+        """Asks the daemon to end the call; short enough never to wait."""
+        line = {"jsonrpc": "2.0", "method": "cancel", "params": {"id": self._last_id}}
+        try:
+            self._socket.send(json.dumps(line).encode() + b"\n", socket.MSG_DONTWAIT)
+        except OSError:
+            pass  # the daemon is gone, and the call with it
+
+    def next_message(self, method: str) -> Dict[str, Any]:
+        """The next notification or the response of the call in flight."""
+        while True:
+            with self._failures(method):
+                line = self._read_line()
+            try:
+                message = json.loads(line.decode())
+            except (ValueError, RecursionError):
+                message = None
+            if not isinstance(message, dict):
+                raise _broken("%s: the daemon sent a line that is not a JSON object" % self.path)
+            if "method" in message:
+                id_ = (message.get("params") or {}).get("id", self._last_id)
+            else:
+                id_ = message.get("id")
+            if id_ == self._last_id or (id_ is None and "error" in message):
+                return message
+
+    def _failures(self, method: str) -> "_Failures":
+        return _Failures(self.path, method)
+
+
+class _Failures:
+    """Failures of the socket as TpdError."""
+
+    def __init__(self, path: str, method: str):
+        self.path, self.method = path, method
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if isinstance(error, socket.timeout):
+            raise TpdError(-32051, "deadline", "%s: the time given is over" % self.method) from None
+        if isinstance(error, OSError):
+            raise _broken("%s: %s" % (self.path, error.strerror or error)) from None
+
+
+def _result_of(response: Dict[str, Any]) -> Any:
+    error = response.get("error")
+    if isinstance(error, dict):
+        data = error.get("data") if isinstance(error.get("data"), dict) else {}
+        raise TpdError(error.get("code", -32603), data.get("kind", "internal"),
+                       error.get("message", "the daemon failed and did not say why"), data)
+    if "result" not in response:
+        raise _broken("the daemon's answer has no result and no error")
+    return response["result"]
+
+
+class Stream:
+    """The pieces of a generation as they come. `result` is the whole answer once it has ended.
+
+    Leaving the iteration early, by `close()` or a `with` block, cancels the generation; `cancel()`
+    (from any thread) ends it too, but leaves what has come to be read, and `result` with it.
+    """
+
+    def __init__(self, client: "Client", connection: _Connection, method: str):
+        self._client = client
+        self._connection: Optional[_Connection] = connection
+        self._method = method
+        self.result: Optional[Result] = None
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        if self._connection is None:
+            raise StopIteration
+        try:
+            while True:
+                message = self._connection.next_message(self._method)
+                if message.get("method") == "token":
+                    return message["params"]["text"]
+                if "method" not in message:
+                    break
+            self.result = _result_of(message)
+        except BaseException:
+            self.close()
+            raise
+        self._client._give_back(self._connection)
+        self._connection = None
+        raise StopIteration
+
+    def cancel(self) -> None:
+        connection = self._connection
+        if connection:
+            connection.cancel()
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection:
+            connection.cancel()
+            connection.close()
+
+    def __enter__(self) -> "Stream":
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self.close()
+
+
+class Client:
+    """Speaks with one daemon. Any thread may call at any time: each call in flight has a connection
+    of its own, and connections are kept for later calls.
+
+    socket: a path; else $TPD_SOCKET, else the usual places. timeout: seconds for each call (for a
+    stream: from its start to its end), None for no limit.
+    """
+
+    def __init__(self, socket: Optional[str] = None, timeout: Optional[float] = None):
+        self.timeout = timeout
+        self._lock = threading.Lock()
+        self._idle: List[_Connection] = []
+        self._closed = False
+        named = socket or os.environ.get("TPD_SOCKET")
+        first = self._find([named] if named else default_sockets())
+        self.socket = first.path
+        self._give_back(first)
+
+    def _find(self, places: List[str]) -> _Connection:
+        refused: Optional[TpdError] = None
+        for path in places:
+            try:
+                return self._connect(path)
+            except NoDaemon:
+                continue
+            except TpdError as error:
+                if not isinstance(error.__cause__, PermissionError):
+                    raise
+                refused = refused or error
+        raise refused or NoDaemon("no daemon at %s; start one with: tpd --model PATH"
+                                  % ", ".join(places))
+
+    def _connect(self, path: str) -> _Connection:
+        try:
+            return _Connection(path, self.timeout)
+        except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
+            raise NoDaemon("no daemon at %s; start one with: tpd --model PATH --socket %s"
+                           % (path, path)) from None
+        except PermissionError as error:
+            raise TpdError(-32007, "not_permitted", "%s: not permitted to connect" % path) from error
+        except socket.timeout:
+            raise TpdError(-32051, "deadline", "%s: the daemon took no connection" % path) from None
+        except OSError as error:
+            raise _broken("%s: cannot connect: %s" % (path, error.strerror or error)) from None
+
+    def _take(self) -> _Connection:
+        with self._lock:
+            if self._closed:
+                raise _broken("the client is closed")
+            if self._idle:
+                return self._idle.pop()
+        return self._connect(self.socket)
+
+    def _give_back(self, connection: _Connection) -> None:
+        with self._lock:
+            if not self._closed:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+    def close(self) -> None:
+        """Closes what is idle; calls in flight end as they would."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self.close()
+
+    def call(self, method: str, **params: Any) -> Any:
+        """Any method of the protocol; notifications on the way are passed over."""
+        connection = self._take()
+        try:
+            connection.start(method, params, self.timeout)
+            while True:
+                message = connection.next_message(method)
+                if "method" not in message:
+                    break
+        except BaseException:
+            connection.close()  # which cancels what it still does
+            raise
+        self._give_back(connection)
+        return _result_of(message)
+
+    def generate(self, prompt: Prompt, stream: bool = False, **sampling: Any) -> Any:
+        """Continues a prompt (text or token ids). Returns the result with "text", "tokens",
+        "finish_reason", "usage" …; with stream=True a Stream of pieces of text.
+
+        sampling: max_tokens, temperature, top_k, top_p, min_p, seed, stop, logprobs … as the
+        protocol names them.
+        """
+        if not stream:
+            return self.call("generate", prompt=prompt, **sampling)
+        connection = self._take()
+        try:
+            params = dict(sampling, prompt=prompt, stream=True)
+            connection.start("generate", params, self.timeout)
+        except BaseException:
+            connection.close()
+            raise
+        return Stream(self, connection, "generate")
+
+    def score(self, prompt: Prompt, completion: Prompt) -> Result:
+        """Log-probabilities of a completion after a prompt, their sum and the perplexity."""
+        return self.call("score", prompt=prompt, completion=completion)
+
+    def tokenize(self, text: str, special: Optional[bool] = None) -> Result:
+        """{"tokens": ids, "pieces": texts}. special: whether special tokens are added and read;
+        the daemon's own choice when it is None."""
+        params = {} if special is None else {"special": special}
+        return self.call("tokenize", text=text, **params)
+
+    def detokenize(self, tokens: List[int]) -> str:
+        """The text of token ids."""
+        return self.call("detokenize", tokens=tokens)["text"]
+
+    def ping(self) -> Result:
+        """{"version", "protocol"} of a daemon that answers."""
+        return self.call("ping")
+
+    def status(self) -> Result:
+        """Model, devices, slots, queue, speeds."""
+        return self.call("status")
+
+    def model_info(self) -> Result:
+        """What is loaded: architecture, shapes, dtype, bytes a rank."""
+        return self.call("model.info")
+
+    def metrics(self) -> str:
+        """The daemon's counters as Prometheus reads them."""
+        result = self.call("metrics")
+        return result["text"] if isinstance(result, dict) else result
+
+    def shutdown(self, drain: bool = False, timeout_s: Optional[float] = None) -> Result:
+        """Ends the daemon; with drain after its live work, for at most timeout_s seconds."""
+        params = {} if timeout_s is None else {"timeout_s": timeout_s}
+        return self.call("shutdown", drain=drain, **params)
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _main(words: List[str]) -> int:
+    if not words:
+        print("usage: tpd.py generate PROMPT [key=value]… | tpd.py METHOD [key=value]…",
+              file=sys.stderr)
+        return 64
+    method, rest = words[0], words[1:]
+    prompt = rest.pop(0) if method == "generate" and rest else None
+    params = {key: _value(value) for key, _, value in (word.partition("=") for word in rest)}
+    try:
+        with Client() as client:
+            if prompt is None:
+                print(json.dumps(client.call(method, **params), ensure_ascii=False))
+                return 0
+            for piece in client.generate(prompt, stream=True, **params):
+                print(piece, end="", flush=True)
+            return 0
+    except NoDaemon as error:
+        print("tpd.py:", error, file=sys.stderr)
+        return 69
+    except TpdError as error:
+        print("tpd.py:", error, file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(_main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,36 @@
+# bash completion for tpctl. Commands and options are read from tpctl's own help.
+
+_tpctl_commands() {
+    tpctl help 2>/dev/null | awk '/^commands:/ { on = 1; next } /^$/ { on = 0 } on { print $1 }'
+}
+
+_tpctl() {
+    local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} command= i
+    case $previous in
+    --socket | --file)
+        COMPREPLY=($(compgen -f -- "$current"))
+        return
+        ;;
+    esac
+    for ((i = 1; i < COMP_CWORD; i++)); do
+        case ${COMP_WORDS[i]} in
+        --socket | --deadline) ((i++)) ;;
+        -*) ;;
+        *)
+            command=${COMP_WORDS[i]}
+            break
+            ;;
+        esac
+    done
+    if [[ -z $command || $command == help ]] && [[ $current != -* ]]; then
+        COMPREPLY=($(compgen -W "$(_tpctl_commands)" -- "$current"))
+    elif [[ $command == model && $current != -* ]]; then
+        COMPREPLY=($(compgen -W "info" -- "$current"))
+    elif [[ $current == -* ]]; then
+        [[ $command == model ]] && command="model info"
+        # shellcheck disable=SC2086
+        COMPREPLY=($(compgen -W "$(tpctl help $command 2>/dev/null |
+            grep -oE '^ {2,}(-., )?--[a-z-]+' | grep -oE -- '--[a-z-]+')" -- "$current"))
+    fi
+}
+complete -o default -F _tpctl tpctl
