@@ -120,7 +120,7 @@ static void check_golden(const char *dir, const char *model) {
         if (tps[i] > heads || (i == 4 && heads <= 4)) continue;
         /* Chunks of 5 rows cut prompts in odd places; the last tp takes that road. */
         for (int32_t chunk = 5; chunk <= 64; chunk += 59) {
-            char label[600];
+            char label[700];
             snprintf(label, sizeof label, "%s, tp %d, chunks of %d", model, tps[i], chunk);
             struct body_arg arg = {&g, label, 0};
             struct runner_options o = {.tp = tps[i], .device = RANK_CPU, .max_rows = chunk};
