@@ -71,7 +71,7 @@ static void put_result(struct stream *stream, const json_t *result) {
     if (!stream->last) put_piece(stream, json_object_get(result, "text"));
     const json_t *logprobs = json_object_get(result, "logprobs");
     if (stream->last && stream->last != '\n' && (tool->out_terminal || logprobs)) putchar('\n');
-    if (logprobs) put_logprobs(tool, logprobs);
+    if (logprobs) put_logprobs(tool, json_object_get(result, "prompt_logprobs"), logprobs);
     if (result) say_summary(tool, result);
 }
 

@@ -42,10 +42,11 @@ static int read_words(const struct args *args, json_t **prompt, json_t **complet
 static void put_score(const struct tool *tool, const json_t *result) {
     double sum = json_number_value(json_object_get(result, "sum"));
     double perplexity = json_number_value(json_object_get(result, "perplexity"));
-    size_t n = json_array_size(json_object_get(result, "tokens"));
-    put_logprobs(tool, json_object_get(result, "logprobs"));
+    json_int_t n = json_integer_value(json_object_get(result, "n"));
+    put_logprobs(tool, NULL, json_object_get(result, "tokens"));
     if (tool->format == OUT_HUMAN)
-        printf("\n%zu tokens, log-probability %.4f, perplexity %.4f\n", n, sum, perplexity);
+        printf("\n%" JSON_INTEGER_FORMAT " tokens, log-probability %.4f, perplexity %.4f\n", n, sum,
+               perplexity);
 }
 
 int cmd_score(struct tool *tool, const struct args *args) {

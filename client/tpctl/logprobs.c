@@ -5,7 +5,7 @@
 
 static void put_logprob_row(const struct tool *tool, const json_t *entry) {
     const json_t *logprob = json_object_get(entry, "logprob");
-    const json_t *text = json_object_get(entry, "text");
+    const json_t *text = json_object_get(entry, "token");
     size_t i;
     json_t *other;
     printf(tool->format == OUT_PLAIN ? "%" JSON_INTEGER_FORMAT "\t" : "%8" JSON_INTEGER_FORMAT "  ",
@@ -24,10 +24,11 @@ static void put_logprob_row(const struct tool *tool, const json_t *entry) {
     putchar('\n');
 }
 
-void put_logprobs(const struct tool *tool, const json_t *list) {
+void put_logprobs(const struct tool *tool, const json_t *prompt, const json_t *list) {
     size_t i;
     json_t *entry;
     if (tool->format == OUT_HUMAN)
         printf("%s%8s  %9s  token and alternatives%s\n", bold(tool), "id", "logprob", unbold(tool));
+    json_array_foreach(prompt, i, entry) put_logprob_row(tool, entry);
     json_array_foreach(list, i, entry) put_logprob_row(tool, entry);
 }

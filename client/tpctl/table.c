@@ -14,10 +14,15 @@ static bool ends_with(const char *text, const char *end) {
     return n >= m && !strcmp(text + n - m, end);
 }
 
-/* path is "memory.used": what holds a field counts as part of its name. */
+/* path is "devices.memory.used": what holds a field counts as part of its name. */
+static bool is_bytes(const char *path) {
+    if (ends_with(path, ".rank")) return false;
+    return strstr(path, "bytes") || strstr(path, "memory") || !strncmp(path, "ranks.", 6);
+}
+
 static const char *number_text(const char *path, double value, char buf[32]) {
-    if (strstr(path, "bytes") || strstr(path, "memory")) return bytes_text(value, buf);
-    if (strstr(path, "per_s")) snprintf(buf, 32, "%.1f/s", value);
+    if (is_bytes(path)) return bytes_text(value, buf);
+    if (strstr(path, "per_s")) snprintf(buf, 32, "%.1f", value);
     else if (ends_with(path, "_ms")) snprintf(buf, 32, "%.1f ms", value);
     else if (ends_with(path, "_s") || ends_with(path, "uptime")) return seconds_text(value, buf);
     else snprintf(buf, 32, "%.15g", value);
@@ -49,16 +54,16 @@ static void cell_text(const char *path, const json_t *value, char out[CELL]) {
 }
 
 static void join_path(char *out, const char *path, const char *key) {
-    snprintf(out, MAX_PATH, "%s%s%s", path, *path ? "." : "", key);
+    snprintf(out, MAX_PATH, "%.120s%s%.60s", path, *path ? "." : "", key);
 }
 
-/* "tokens_per_s" → "tokens per s"; a unit that the value shows is dropped. */
+/* "tokens_per_s" → "tokens/s", "kv_heads" → "kv heads"; a unit that the value shows is dropped. */
 static void label_text(const char *key, char out[CELL]) {
     copy_clean(out, CELL, key);
     size_t n = strlen(out);
     if (ends_with(out, "_bytes")) out[n - 6] = '\0';
     else if (ends_with(out, "_ms")) out[n - 3] = '\0';
-    else if (ends_with(out, "_per_s")) out[n - 6] = '\0';
+    else if (ends_with(out, "_per_s")) strcpy(out + n - 6, "/s");
     else if (ends_with(out, "_s")) out[n - 2] = '\0';
     for (char *c = out; *c; c++)
         if (*c == '_' || *c == '.') *c = ' ';
@@ -142,16 +147,17 @@ static void put_padded(const char *text, int width) {
     printf("%s%*s", text, width > width_of(text) ? width - width_of(text) : 0, "");
 }
 
-static void put_list(const struct tool *tool, const json_t *list) {
-    char columns[MAX_COLUMNS][MAX_PATH], cell[CELL];
+static void put_list(const struct tool *tool, const char *name, const json_t *list) {
+    char columns[MAX_COLUMNS][MAX_PATH], path[MAX_PATH], cell[CELL];
     int width[MAX_COLUMNS], n = find_columns(json_array_get(list, 0), columns);
     size_t i;
     json_t *entry;
     for (int c = 0; c < n; c++) {
         label_text(columns[c], cell);
         width[c] = width_of(cell);
+        join_path(path, name, columns[c]);
         json_array_foreach(list, i, entry) {
-            cell_text(columns[c], look_up(entry, columns[c]), cell);
+            cell_text(path, look_up(entry, columns[c]), cell);
             if (width_of(cell) > width[c]) width[c] = width_of(cell);
         }
     }
@@ -164,7 +170,8 @@ static void put_list(const struct tool *tool, const json_t *list) {
     printf("%s\n", unbold(tool));
     json_array_foreach(list, i, entry) {
         for (int c = 0; c < n; c++) {
-            cell_text(columns[c], look_up(entry, columns[c]), cell);
+            join_path(path, name, columns[c]);
+            cell_text(path, look_up(entry, columns[c]), cell);
             fputs("  ", stdout);
             put_padded(cell, c + 1 < n ? width[c] : 0);
         }
@@ -198,7 +205,7 @@ void put_object(const struct tool *tool, const json_t *object) {
         fputs(bold(tool), stdout);
         put_padded(label, is_table ? 0 : LABEL_WIDTH);
         printf("%s%s", unbold(tool), is_table ? "\n" : " ");
-        if (is_table) put_list(tool, member);
+        if (is_table) put_list(tool, key, member);
         else if (json_is_object(member)) put_inline(key, member);
         else if (json_is_array(member)) put_values(key, member);
         else {

@@ -109,8 +109,9 @@ void put_string(const struct tool *tool, const json_t *string);
 void put_field(const char *text, size_t size);
 /* A text in double quotes with the escapes of JSON. */
 void put_quoted(const json_t *string);
-/* The `logprobs` of a result: a row for each token with its alternatives. */
-void put_logprobs(const struct tool *tool, const json_t *list);
+/* Lists of {id, token, logprob, top}, those of a prompt first (or NULL): a row for each token with
+ * its alternatives. */
+void put_logprobs(const struct tool *tool, const json_t *prompt, const json_t *list);
 /* An object as a table, or with --plain as rows of path and value. */
 void put_object(const struct tool *tool, const json_t *object);
 /* 1536 → "1.5 KiB" */

@@ -13,13 +13,16 @@ import time
 
 PIECES = ["Once", " upon", " a", " time", ", a", " fox", " s\u00e4ng", " \u263a", "\n", "The end."]
 STATUS = {
-    "version": "9.9", "state": "READY", "uptime_s": 93784, "model": "tiny", "tp": 2,
+    "version": "9.9", "protocol": 1, "state": "READY", "pid": 42, "uptime_s": 93784.5,
+    "model": {"path": "/models/tiny", "architecture": "llama", "dtype": "q4_1"}, "tp": 2,
+    "connections": 1, "job": None,
     "devices": [
-        {"name": "cpu:0-1", "memory_used": 1610612736, "memory_free": 0, "memory_total": 2147483648},
-        {"name": "cpu:2-3", "memory_used": 1024, "memory_free": 5, "memory_total": 2147483648}],
-    "slots": {"busy": 1, "total": 8}, "queue": 3,
-    "kv_blocks": {"used": 12, "cached": 4, "free": 500},
-    "tokens_per_s": {"prefill": 1234.5, "decode": 45.25, "train": 0}, "job": None}
+        {"rank": 0, "name": "cpu:0-1",
+         "memory": {"used": 1610612736, "free": 0, "total": 2147483648}},
+        {"rank": 1, "name": "cpu:2-3", "memory": {"used": 1024, "free": 5, "total": 2147483648}}],
+    "ctx": 2048, "slots": {"total": 8, "busy": 1}, "queue": 3,
+    "kv": {"type": "f16", "block_size": 16, "blocks": 516, "used": 12, "cached": 4, "free": 500},
+    "tokens_per_s": {"prefill": 1234.5, "decode": 45.25, "train": 0}}
 ERRORS = {  # a prompt "error WORD" fails with this: (code, kind, further data)
     "overloaded": (-32001, "overloaded", {"retry_after_s": 3}),
     "context": (-32002, "context_too_long", {"prompt_tokens": 900, "context": 512}),
@@ -108,14 +111,14 @@ class FakeServer:
         return STATUS
 
     def model_info(self, *_):
-        return {"architecture": "llama", "layers": 2, "heads": 4, "weights_bytes": 3145728,
-                "ranks": [{"rank": 0, "weights_bytes": 2048}, {"rank": 1, "weights_bytes": 1024}]}
+        return {"architecture": "llama", "bytes": 3145728, "shape": {"layers": 2, "heads": 4},
+                "ranks": [{"rank": 0, "weights": 2048, "kv": 0}, {"rank": 1, "weights": 1024, "kv": 1}]}
 
     def metrics(self, *_):
         return {"text": "# TYPE tpd_requests_total counter\ntpd_requests_total 7\n"}
 
     def shutdown(self, *_):
-        return {}
+        return {"drain": False, "live_requests": 3}
 
     def tokenize(self, _connection, _send, _id, params):
         pieces = list(params["text"])
@@ -124,12 +127,15 @@ class FakeServer:
     def detokenize(self, _connection, _send, _id, params):
         return {"text": "".join(chr(c) for c in params["tokens"])}
 
+    @staticmethod
+    def logprob_entry(i, text):
+        return {"id": i, "token": text, "bytes": list(text.encode()), "logprob": -0.5 * (i + 1)}
+
     def score(self, _connection, _send, _id, params):
-        words = params["completion"].split()
-        logprobs = [{"id": i, "text": w, "logprob": -0.5 * (i + 1),
-                     "top": [{"id": i, "logprob": -0.5 * (i + 1)}]} for i, w in enumerate(words)]
-        return {"tokens": list(range(len(words))), "logprobs": logprobs,
-                "sum": sum(p["logprob"] for p in logprobs), "perplexity": 1.5}
+        tokens = [self.logprob_entry(i, w) for i, w in enumerate(params["completion"].split())]
+        total = sum(t["logprob"] for t in tokens)
+        return {"tokens": tokens, "sum": total, "mean": total / len(tokens), "perplexity": 1.5,
+                "n": len(tokens)}
 
     def generate(self, connection, send, id_, params):
         prompt = params.get("prompt", "")
@@ -199,8 +205,8 @@ class FakeServer:
             return self.result("".join(done), len(done), "error", {"message": "rank 1 is gone"})
         result = self.result("".join(done), len(done), reason)
         if "logprobs" in params:
-            result["logprobs"] = [{"id": i, "text": p, "logprob": -0.25, "top": [
-                {"id": i, "logprob": -0.25}, {"id": i + 1, "logprob": -1.5}]}
+            result["logprobs"] = [dict(self.logprob_entry(i, p), top=[
+                self.logprob_entry(i, p), self.logprob_entry(i + 1, "?")])
                 for i, p in enumerate(done)]
         return result
 

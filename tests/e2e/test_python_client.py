@@ -44,12 +44,12 @@ def cancels(server):
 def test_each_method_gives_its_result(client, server):
     assert client.ping()["protocol"] == 1
     assert client.status() == STATUS
-    assert client.model_info()["layers"] == 2
+    assert client.model_info()["bytes"] == 3145728
     assert "tpd_requests_total 7" in client.metrics()
     assert client.tokenize("ab")["tokens"] == [97, 98]
     assert client.detokenize([97, 233]) == "a\u00e9"
     assert client.score("the", "big cat")["sum"] == -1.5
-    assert client.shutdown(drain=True, timeout_s=3) == {}
+    assert client.shutdown(drain=True, timeout_s=3)["live_requests"] == 3
     assert server.received[-1]["params"] == {"drain": True, "timeout_s": 3}
     assert len(server.connections) == 1  # one after the other, one connection is enough
 

@@ -131,14 +131,14 @@ def test_json_is_the_result_alone_on_one_line(server):
 
 def test_plain_status_is_path_tab_value(server):
     rows = dict(line.split("\t") for line in tpctl(server, "status", "--plain").stdout.splitlines())
-    assert rows["devices.0.memory_used"] == "1610612736"
+    assert rows["devices.0.memory.used"] == "1610612736"
     assert rows["tokens_per_s.decode"] == "45.25"
 
 
 def test_status_shows_units(server):
     shown = tpctl(server, "status").stdout
-    assert "1d 2h" in shown and "1.5 GiB" in shown and "decode 45.2/s" in shown
-    assert "busy 1, total 8" in shown and "\033" not in shown
+    assert "1d 2h" in shown and "1.5 GiB" in shown and "decode 45.2" in shown
+    assert "total 8, busy 1" in shown and "tokens/s" in shown and "\033" not in shown
 
 
 def test_colour_only_on_a_terminal_and_not_with_no_color(server):
@@ -169,13 +169,14 @@ def test_metrics_are_as_prometheus_reads_them(server):
 
 
 def test_model_info_names_shapes_and_bytes(server):
-    assert "3.0 MiB" in tpctl(server, "model", "info").stdout
+    shown = tpctl(server, "model", "info").stdout
+    assert "3.0 MiB" in shown and "layers 2" in shown and "2.0 KiB" in shown
     assert server.received[0]["method"] == "model.info"
 
 
 def test_shutdown_drains_only_when_asked(server):
     assert tpctl(server, "shutdown", "--drain", "--timeout", "2m").returncode == 0
-    assert tpctl(server, "shutdown").returncode == 0
+    assert "cancels 3 live" in tpctl(server, "shutdown").stdout
     assert server.received[0]["params"] == {"drain": True, "timeout_s": 120.0}
     assert not server.received[1].get("params")
 
@@ -214,7 +215,7 @@ def test_score_prints_a_row_a_token_and_the_sum(server, tmp_path):
 def test_logprobs_follow_the_text(server):
     run = tpctl(server, "generate", "hi", "-n", "2", "--logprobs", "2")
     assert run.stdout.startswith("Once upon\n")
-    assert "1=-1.5000" in run.stdout.splitlines()[2]
+    assert "1=-1.0000" in run.stdout.splitlines()[2]
 
 
 def test_an_answer_of_many_megabytes_arrives_whole(server):
