@@ -1,0 +1,293 @@
+#include "daemon/conn.h"
+
+#include "daemon/http.h"
+#include "base/log.h"
+#include "daemon/rpc.h"
+#include "daemon/server.h"
+
+#include <ctype.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    WATCH_MS = 200,            /* how soon the end of a half-closed client is noticed */
+    SMALL_INPUT = 64 * 1024,   /* an unfinished line that any connection may hold */
+    INPUT_SHARE = 16           /* lines of full length that all connections together may hold */
+};
+
+struct outgoing {
+    uv_write_t request;
+    struct conn *conn;
+    size_t size;
+    char *data;
+};
+
+static const struct daemon_config *config_of(const struct conn *conn) {
+    return conn->server->config;
+}
+
+/* --- closing --- */
+
+static void on_timer_closed(uv_handle_t *handle) {
+    struct conn *conn = handle->data;
+    line_buffer_free(&conn->in);
+    free(conn);
+}
+
+static void on_pipe_closed(uv_handle_t *handle) {
+    struct conn *conn = handle->data;
+    uv_close((uv_handle_t *)&conn->timer, on_timer_closed);
+}
+
+void conn_close(struct conn *conn, const char *why) {
+    if (conn->closing) return;
+    struct server *server = conn->server;
+    conn->closing = true;
+    log_debug("connection %llu closes: %s", (unsigned long long)conn->number, why);
+    if (conn->prev) conn->prev->next = conn->next;
+    else server->conns = conn->next;
+    if (conn->next) conn->next->prev = conn->prev;
+    server->n_conns--;
+    server->input_bytes -= conn->counted;
+    conn->counted = 0;
+    rpc_abandon(conn);
+    uv_close((uv_handle_t *)&conn->pipe, on_pipe_closed);
+}
+
+void conn_finish(struct conn *conn) {
+    conn->finishing = true;
+    uv_read_stop((uv_stream_t *)&conn->pipe);
+    if (conn->outbound == 0) conn_close(conn, "finished");
+}
+
+/* The client has closed its end wholly, not only the side it writes on. */
+static bool peer_gone(const struct conn *conn) {
+    uv_os_fd_t fd;
+    if (uv_fileno((const uv_handle_t *)&conn->pipe, &fd) != 0) return true;
+    struct pollfd probe = {.fd = fd};
+    return poll(&probe, 1, 0) > 0 && (probe.revents & (POLLHUP | POLLERR | POLLNVAL));
+}
+
+/* --- slow and half-closed clients --- */
+
+static void on_watch(uv_timer_t *timer) {
+    struct conn *conn = timer->data;
+    if (peer_gone(conn)) conn_close(conn, "the client has gone");
+}
+
+static void on_slow(uv_timer_t *timer) {
+    struct conn *conn = timer->data;
+    conn->server->metrics.slow_clients++;
+    log_warn("connection %llu (pid %ld) is dropped: it left %zu bytes unread for %lld s",
+             (unsigned long long)conn->number, (long)conn->peer.pid, conn->outbound,
+             (long long)config_of(conn)->slow_client_s);
+    conn_close(conn, "slow client");
+}
+
+static void set_timer(struct conn *conn) {
+    if (conn->closing) return;
+    uint64_t slow_ms = (uint64_t)config_of(conn)->slow_client_s * 1000;
+    if (conn->paused) uv_timer_start(&conn->timer, on_slow, slow_ms, 0);
+    else if (conn->ended) uv_timer_start(&conn->timer, on_watch, WATCH_MS, WATCH_MS);
+    else uv_timer_stop(&conn->timer);
+}
+
+/* --- writing --- */
+
+static void set_paused(struct conn *conn, bool paused) {
+    conn->paused = paused;
+    rpc_hold(conn, paused);
+    set_timer(conn);
+}
+
+static void on_written(uv_write_t *request, int status) {
+    struct outgoing *out = request->data;
+    struct conn *conn = out->conn;
+    conn->outbound -= out->size;
+    free(out->data);
+    free(out);
+    if (conn->closing) return;
+    if (status < 0) {
+        conn_close(conn, uv_strerror(status));
+        return;
+    }
+    if (conn->paused && conn->outbound < (size_t)config_of(conn)->max_outbound / 2)
+        set_paused(conn, false);
+    if (conn->finishing && conn->outbound == 0) conn_close(conn, "finished");
+    else conn_continue(conn);
+}
+
+void conn_send(struct conn *conn, char *data, size_t size) {
+    struct outgoing *out = conn->closing ? NULL : malloc(sizeof *out);
+    if (!out) {
+        free(data);
+        conn_close(conn, "no memory for an answer");
+        return;
+    }
+    *out = (struct outgoing){.conn = conn, .size = size, .data = data};
+    out->request.data = out;
+    conn->outbound += size;
+    uv_buf_t buf = uv_buf_init(data, (unsigned)size);
+    int rc = uv_write(&out->request, (uv_stream_t *)&conn->pipe, &buf, 1, on_written);
+    if (rc != 0) { /* the callback will not come */
+        conn->outbound -= size;
+        free(data);
+        free(out);
+        conn_close(conn, uv_strerror(rc));
+        return;
+    }
+    if (!conn->paused && conn->outbound > (size_t)config_of(conn)->max_outbound)
+        set_paused(conn, true);
+}
+
+/* --- reading --- */
+
+static bool may_take(const struct conn *conn) {
+    return !conn->closing && !conn->finishing && !conn->paused &&
+           conn->busy_bytes <= (size_t)config_of(conn)->max_message;
+}
+
+/* Answers whatever whole lines wait, as far as limits allow. */
+static void take_lines(struct conn *conn) {
+    char *line;
+    size_t size;
+    while (may_take(conn)) {
+        enum line_result result = line_buffer_next(&conn->in, &line, &size);
+        if (result == LINE_NONE && conn->ended && line_buffer_waiting(&conn->in) > 0) {
+            size = line_buffer_rest(&conn->in, &line);
+            result = LINE_WHOLE;
+        }
+        if (result == LINE_NONE) break;
+        if (result == LINE_WHOLE) conn->language->line(conn, line, size);
+        else {
+            conn->language->too_long(conn);
+            if (!conn->closing) conn_finish(conn);
+        }
+    }
+}
+
+/* A connection may hold a long unfinished line only while all together hold not too much. */
+static void check_share(struct conn *conn) {
+    size_t waiting = line_buffer_waiting(&conn->in);
+    size_t limit = INPUT_SHARE * (size_t)config_of(conn)->max_message;
+    if (waiting <= SMALL_INPUT || conn->server->input_bytes <= limit) return;
+    struct error e;
+    error_set(&e, ERR_OVERLOADED, "too many clients send long messages at once: try again later");
+    error_note_number(&e, "retry_after_s", 1);
+    rpc_refuse(conn, &e);
+    conn_finish(conn);
+}
+
+static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf) {
+    (void)suggested;
+    struct conn *conn = handle->data;
+    *buf = uv_buf_init(conn->server->read_buffer, sizeof conn->server->read_buffer);
+}
+
+static const struct language *language_of(char first) {
+    return isalpha((unsigned char)first) ? &http_language : &rpc_language;
+}
+
+static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf);
+
+/* Brings the server's sum of waiting input up to date. */
+static void count_input(struct conn *conn) {
+    size_t waiting = line_buffer_waiting(&conn->in);
+    conn->server->input_bytes += waiting - conn->counted;
+    conn->counted = waiting;
+}
+
+void conn_continue(struct conn *conn) {
+    if (conn->closing || conn->taking) return;
+    conn->taking = true;
+    if (conn->language) take_lines(conn);
+    conn->taking = false;
+    if (conn->closing) return;
+    count_input(conn);
+    line_buffer_shrink(&conn->in);
+    bool idle = conn->n_calls == 0 && conn->outbound == 0 && line_buffer_waiting(&conn->in) == 0;
+    if (conn->ended && idle) conn_close(conn, "answered all");
+    else if (conn->finishing || conn->ended || !may_take(conn))
+        uv_read_stop((uv_stream_t *)&conn->pipe);
+    else uv_read_start((uv_stream_t *)&conn->pipe, on_alloc, on_read);
+}
+
+static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf) {
+    struct conn *conn = stream->data;
+    if (n == 0 || conn->closing) return;
+    if (n < 0) {
+        if (n != UV_EOF || peer_gone(conn)) {
+            conn_close(conn, uv_strerror((int)n));
+            return;
+        }
+        conn->ended = true;
+        set_timer(conn);
+        conn_continue(conn);
+        return;
+    }
+    if (!conn->language) conn->language = language_of(buf->base[0]);
+    if (!line_buffer_add(&conn->in, buf->base, (size_t)n)) {
+        conn_close(conn, "no memory for its message");
+        return;
+    }
+    conn_continue(conn);
+    if (!conn->closing && !conn->finishing) check_share(conn);
+}
+
+/* --- accepting --- */
+
+/* Why this client may not be served, or 0. */
+static int check_client(struct conn *conn, struct error *e) {
+    const struct daemon_config *config = config_of(conn);
+    uv_os_fd_t fd = -1;
+    uv_fileno((uv_handle_t *)&conn->pipe, &fd);
+    int rc = peer_of_socket(&conn->peer, fd, e);
+    if (rc != 0) return rc;
+    if (!access_allows(&conn->peer, &config->allow_uid, &config->allow_gid))
+        return error_set(e, ERR_NOT_PERMITTED,
+                         "user %ld may not connect: ask the administrator for allow_uid",
+                         (long)conn->peer.uid);
+    if (conn->server->n_conns <= config->max_connections) return 0;
+    error_set(e, ERR_OVERLOADED, "all %lld connections are in use: try again later",
+              (long long)config->max_connections);
+    error_note_number(e, "retry_after_s", 1);
+    return -(int)ERR_OVERLOADED;
+}
+
+static void conn_add(struct server *server, struct conn *conn) {
+    conn->number = ++server->n_accepted;
+    conn->next = server->conns;
+    if (conn->next) conn->next->prev = conn;
+    server->conns = conn;
+    server->n_conns++;
+}
+
+void conn_accept(struct server *server, uv_stream_t *listener) {
+    struct conn *conn = calloc(1, sizeof *conn);
+    if (!conn) return;
+    conn->server = server;
+    line_buffer_init(&conn->in, (size_t)server->config->max_message);
+    uv_timer_init(&server->loop, &conn->timer);
+    uv_pipe_init(&server->loop, &conn->pipe, 0);
+    conn->timer.data = conn->pipe.data = conn;
+    conn_add(server, conn);
+    int rc = uv_accept(listener, (uv_stream_t *)&conn->pipe);
+    if (rc != 0) {
+        conn_close(conn, uv_strerror(rc));
+        return;
+    }
+    struct error e;
+    if (check_client(conn, &e) != 0) {
+        server->metrics.connections_refused++;
+        log_warn("connection %llu (pid %ld, uid %ld) is refused: %s",
+                 (unsigned long long)conn->number, (long)conn->peer.pid, (long)conn->peer.uid,
+                 e.message);
+        rpc_refuse(conn, &e);
+        if (!conn->closing) conn_finish(conn);
+        return;
+    }
+    log_debug("connection %llu from pid %ld, uid %ld", (unsigned long long)conn->number,
+              (long)conn->peer.pid, (long)conn->peer.uid);
+    conn_continue(conn);
+}

@@ -1,0 +1,202 @@
+#include "daemon/generation.h"
+
+#include "base/log.h"
+#include "daemon/sampling_params.h"
+#include "daemon/server.h"
+#include "daemon/token_json.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* An event on its way from the engine's thread. */
+struct event_letter {
+    struct letter letter;
+    struct gen_request *request;
+    struct gen_event *event;
+};
+
+static void cancel_all(struct generation *g) {
+    for (int i = 0; i < g->n; i++) {
+        struct choice *choice = &g->choices[i];
+        if (!choice->request || choice->end) continue;
+        engine_cancel(g->call->server->engine, choice->request);
+        engine_hold(g->call->server->engine, choice->request, false);
+    }
+}
+
+static void on_cancel(struct call *call) {
+    if (call->state) cancel_all(call->state);
+}
+
+static void on_hold(struct call *call, bool hold) {
+    struct generation *g = call->state;
+    for (int i = 0; g && i < g->n; i++)
+        if (g->choices[i].request && !g->choices[i].end)
+            engine_hold(call->server->engine, g->choices[i].request, hold);
+}
+
+static const struct call_work work = {.cancel = on_cancel, .hold = on_hold};
+
+struct generation *generation_new(struct call *call, int n) {
+    struct generation *g = calloc(1, sizeof *g + (size_t)n * sizeof *g->choices);
+    if (!g) {
+        struct error e;
+        error_set(&e, ERR_MEMORY, "no memory for the request");
+        call_fail(call, &e);
+        return NULL;
+    }
+    g->call = call;
+    g->n = n;
+    sampling_default(&g->sampling);
+    for (int i = 0; i < n; i++) g->choices[i].generation = g;
+    call->state = g;
+    call->work = &work;
+    return g;
+}
+
+static void generation_free(struct generation *g) {
+    for (int i = 0; i < g->n; i++) {
+        if (g->choices[i].request) gen_request_free(g->choices[i].request);
+        if (g->choices[i].end) gen_event_free(g->choices[i].end);
+    }
+    sampling_free_members(&g->sampling);
+    token_ids_free(&g->prompt);
+    free(g);
+}
+
+void generation_fail(struct generation *g, const struct error *e) {
+    struct call *call = g->call;
+    struct error copy = *e; /* it may be g's own */
+    call->state = NULL;
+    generation_free(g);
+    call_fail(call, &copy);
+}
+
+static void finish(struct generation *g) {
+    struct error e = {0};
+    if (g->error.kind != ERR_NONE) {
+        generation_fail(g, &g->error);
+        return;
+    }
+    json_t *result = g->finish(g, &e);
+    if (!result && e.kind != ERR_NONE) {
+        generation_fail(g, &e);
+        return;
+    }
+    struct call *call = g->call;
+    call->state = NULL;
+    generation_free(g);
+    call_result(call, result);
+}
+
+/* The first failure is the call's; the other choices end as soon as they can. */
+static void fail_rest(struct generation *g, const struct error *e) {
+    if (g->error.kind != ERR_NONE) return;
+    g->error = *e;
+    cancel_all(g);
+}
+
+static void send_piece(struct choice *choice, const struct gen_event *event) {
+    struct generation *g = choice->generation;
+    struct call *call = g->call;
+    if (!call->conn || !call->id) return;
+    json_t *params = json_pack("{s:O, s:o, s:o}", "id", call->id, "text",
+                               json_text(event->text, event->text_size), "tokens",
+                               json_token_ids(event->tokens, event->n_tokens));
+    if (g->n > 1) json_object_set_new(params, "index", json_integer(choice - g->choices));
+    if (g->sampling.logprobs >= 0)
+        json_object_set_new(params, "logprobs",
+                            json_token_logprobs(call->server->tokenizer, event->tokens,
+                                                event->n_tokens, true));
+    call_notify(call, "token", params);
+}
+
+static void on_end(struct choice *choice, struct gen_event *event) {
+    struct generation *g = choice->generation;
+    choice->end = event;
+    g->n_live--;
+    metrics_count(&g->call->server->metrics, event);
+    if (event->finish == FINISH_ERROR) fail_rest(g, &event->error);
+    if (g->n_live == 0) finish(g);
+}
+
+static void deliver(struct letter *letter) {
+    struct event_letter *mail = (struct event_letter *)letter;
+    struct choice *choice = mail->request->user;
+    if (mail->event->kind == GEN_PIECE) {
+        send_piece(choice, mail->event);
+        gen_event_free(mail->event);
+    } else on_end(choice, mail->event);
+    free(mail);
+}
+
+/* On the engine's thread. */
+static void on_event(struct gen_request *request, struct gen_event *event) {
+    struct choice *choice = request->user;
+    struct event_letter *mail = malloc(sizeof *mail);
+    if (!mail) {
+        /* An end that is not told would keep its client waiting for ever. */
+        log_error("no memory to hand a token over: tpd ends");
+        abort();
+    }
+    *mail = (struct event_letter){.letter.deliver = deliver, .request = request, .event = event};
+    mailbox_post(&choice->generation->call->server->mailbox, &mail->letter);
+}
+
+static int submit(struct generation *g, struct choice *choice, struct error *e) {
+    struct gen_request *request = gen_request_new();
+    token_id *ids = malloc(g->prompt.n * sizeof *ids);
+    if (!request || !ids) {
+        free(ids);
+        if (request) gen_request_free(request);
+        return error_set(e, ERR_MEMORY, "no memory for the request");
+    }
+    memcpy(ids, g->prompt.ids, g->prompt.n * sizeof *ids);
+    request->prompt = ids;
+    request->n_prompt = g->prompt.n;
+    request->stream = g->stream;
+    request->score = g->score;
+    request->score_from = g->score_from;
+    request->on_event = on_event;
+    request->user = choice;
+    request->group = g->call->conn ? g->call->conn->number : 0;
+    if (g->call->conn) request->held = g->call->conn->paused;
+    int rc = sampling_copy(&request->sampling, &g->sampling, choice->seed, e);
+    if (rc == 0) rc = engine_submit(g->call->server->engine, request, e);
+    if (rc != 0) gen_request_free(request);
+    else choice->request = request;
+    return rc;
+}
+
+/* Cancelled before the engine had it: it ends as one that made nothing. */
+static void end_unsubmitted(struct generation *g) {
+    for (int i = 0; i < g->n; i++) {
+        struct gen_event *end = calloc(1, sizeof *end);
+        if (!end) break;
+        end->kind = GEN_END;
+        end->finish = FINISH_CANCELLED;
+        end->stop_token = -1;
+        end->text = strdup("");
+        g->choices[i].end = end;
+    }
+    if (!g->choices[g->n - 1].end)
+        error_set(&g->error, ERR_CANCELLED, "the request was cancelled");
+    finish(g);
+}
+
+void generation_start(struct generation *g) {
+    struct error e;
+    if (g->call->cancelled) {
+        end_unsubmitted(g);
+        return;
+    }
+    for (int i = 0; i < g->n; i++) {
+        g->choices[i].seed = g->sampling.seed + (uint64_t)i;
+        if (submit(g, &g->choices[i], &e) != 0) {
+            fail_rest(g, &e);
+            break;
+        }
+        g->n_live++;
+    }
+    if (g->n_live == 0) finish(g);
+}

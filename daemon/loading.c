@@ -1,0 +1,175 @@
+#include "daemon/loading.h"
+
+#include "base/log.h"
+#include "daemon/notify.h"
+#include "daemon/rpc.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct loading {
+    uv_work_t work;
+    struct server *server;
+    struct model *model;
+    struct tokenizer *tokenizer;
+    struct error error; /* kind ERR_NONE when both are open */
+    double model_ms, tokenizer_ms;
+};
+
+/* The engine's word on its way to the loop. */
+struct state_letter {
+    struct letter letter;
+    struct server *server;
+    enum engine_state state;
+    struct error error;
+};
+
+static double ms_since(int64_t start_ns) { return (double)(clock_ns() - start_ns) / 1e6; }
+
+static void open_files(uv_work_t *work) {
+    struct loading *l = work->data;
+    const char *path = l->server->config->model;
+    int64_t start = clock_ns();
+    if (model_open(&l->model, path, &l->error) != 0) return;
+    l->model_ms = ms_since(start);
+    start = clock_ns();
+    if (tokenizer_open(&l->tokenizer, path, &l->error) != 0) return;
+    l->tokenizer_ms = ms_since(start);
+}
+
+/* "0,1,4" in at most size bytes. */
+static const char *cores_text(const struct core_set *cores, char *buf, size_t size) {
+    size_t n = 0;
+    buf[0] = '\0';
+    for (int i = 0; i < cores->n && n + 8 < size; i++)
+        n += (size_t)snprintf(buf + n, size - n, "%s%d", i ? "," : "", cores->cpus[i]);
+    return buf;
+}
+
+static int choose_cores(const struct daemon_config *config, struct core_set *cores,
+                        struct error *e) {
+    const char *device = config->device;
+    core_set_allowed(cores);
+    if (strncmp(device, "cpu:", 4) == 0) {
+        int rc = core_set_parse(cores, device + 4, e);
+        if (rc != 0) {
+            if (e) e->kind = ERR_CONFIG;
+            return error_prefix(e, "device: ");
+        }
+    } else if (strncmp(device, "cuda", 4) == 0)
+        return error_set(e, ERR_CONFIG, "device %s: this version of tpd computes on CPUs only; "
+                         "use auto or cpu", device);
+    else if (strcmp(device, "auto") != 0 && strcmp(device, "cpu") != 0)
+        return error_set(e, ERR_CONFIG, "device must be auto, cpu or cpu:LIST, not \"%s\"", device);
+    if (config->threads > cores->n)
+        log_warn("threads = %lld, but there are only %d cores: %d are used",
+                 (long long)config->threads, cores->n, cores->n);
+    else if (config->threads > 0) cores->n = (int)config->threads;
+    return 0;
+}
+
+static void say_ready(struct server *server) {
+    struct engine_stats stats;
+    engine_stats(server->engine, &stats);
+    for (int r = 0; r < stats.tp; r++)
+        log_info("rank %d on %s: weights %.1f MB, KV cache %.1f MB", r, stats.ranks[r].name,
+                 (double)stats.ranks[r].use.bytes[MEM_WEIGHTS] / 1e6,
+                 (double)stats.ranks[r].use.bytes[MEM_KV] / 1e6);
+    log_info("KV cache %s: %d blocks of %d positions; context %d, %d slots",
+             stats.kv_type >= 0 ? dtype_info((enum dtype)stats.kv_type)->name : "?", stats.kv_blocks,
+             stats.block_size, stats.ctx, stats.slots);
+    log_info("READY on %s after %.0f ms", server->listener.path, ms_since(server->started_ns));
+    notify_send("READY=1\nSTATUS=serving");
+}
+
+static void deliver_state(struct letter *letter) {
+    struct state_letter *mail = (struct state_letter *)letter;
+    struct server *server = mail->server;
+    switch (mail->state) {
+    case ENGINE_READY:
+        if (server->state != SERVER_LOADING) break;
+        server->state = SERVER_READY;
+        say_ready(server);
+        break;
+    case ENGINE_FAILED: server_fail(server, &mail->error); break;
+    case ENGINE_LOADING:
+    case ENGINE_STOPPED: break;
+    }
+    free(mail);
+}
+
+/* On rank 0's thread. */
+static void on_engine_state(void *user, enum engine_state state, const struct error *error) {
+    struct server *server = user;
+    struct state_letter *mail = calloc(1, sizeof *mail);
+    if (!mail) abort(); /* a daemon that never learns that it is ready serves nobody */
+    mail->letter.deliver = deliver_state;
+    mail->server = server;
+    mail->state = state;
+    if (error) mail->error = *error;
+    mailbox_post(&server->mailbox, &mail->letter);
+}
+
+static int start_engine(struct server *server, struct error *e) {
+    const struct daemon_config *config = server->config;
+    char text[256];
+    struct engine_options options = {
+        .model = server->model,
+        .tokenizer = server->tokenizer,
+        .tp = (int)config->tp,
+        .ctx = (int32_t)config->ctx,
+        .slots = (int32_t)config->slots,
+        .max_queue = (int32_t)config->max_queue,
+        .step_rows = (int32_t)config->step_rows,
+        .kv_type = dtype_from_name(config->kv_type), /* -1 for "auto" */
+        .memory_limit = (size_t)config->memory_limit,
+        .deadline_ms = (int)config->device_timeout_s * 1000,
+        .debug_alias = config->debug_alias,
+        .on_state = on_engine_state,
+        .user = server,
+    };
+    int rc = choose_cores(config, &options.cores, e);
+    if (rc != 0) return rc;
+    log_info("tp %d on %d cores: %s", options.tp, options.cores.n,
+             cores_text(&options.cores, text, sizeof text));
+    return engine_start(&server->engine, &options, e);
+}
+
+static void say_model(const struct loading *l) {
+    const struct model *model = l->server->model;
+    const struct model_config *c = model_config(model);
+    log_info("model %s: %s, %s, %.1f MB, %d layers of %d, %d heads (%d KV), vocabulary %d",
+             model_path(model), arch_name(c->arch), dtype_info(model_dtype(model))->name,
+             (double)model_weight_bytes(model) / 1e6, c->n_layers, c->hidden, c->n_heads,
+             c->n_kv_heads, c->vocab);
+    log_info("opened model in %.0f ms, tokenizer in %.0f ms", l->model_ms, l->tokenizer_ms);
+}
+
+static void on_opened(uv_work_t *work, int status) {
+    (void)status;
+    struct loading *l = work->data;
+    struct server *server = l->server;
+    server->model = l->model;
+    server->tokenizer = l->tokenizer;
+    int rc = l->error.kind == ERR_NONE ? 0 : -1;
+    if (rc == 0) say_model(l);
+    if (rc == 0 && server->state == SERVER_LOADING) rc = start_engine(server, &l->error);
+    if (rc != 0) server_fail(server, &l->error);
+    else if (server->engine) rpc_unpark(server);
+    free(l);
+}
+
+void loading_start(struct server *server) {
+    struct error e;
+    struct loading *l = calloc(1, sizeof *l);
+    if (!l) {
+        error_set(&e, ERR_MEMORY, "no memory to load a model");
+        server_fail(server, &e);
+        return;
+    }
+    l->server = server;
+    l->work.data = l;
+    notify_send("STATUS=loading the model");
+    uv_queue_work(&server->loop, &l->work, open_files, on_opened);
+}

@@ -1,0 +1,49 @@
+/* tpd: the daemon, and the offline commands. */
+#include "daemon/command_line.h"
+#include "base/log.h"
+#include "daemon/offline_inspect.h"
+#include "daemon/offline_text.h"
+#include "daemon/server.h"
+#include "daemon/version.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static enum log_level level_of(const char *name) {
+    static const char *const names[] = {"error", "warn", "info", "debug"};
+    for (int i = 0; i < 4; i++)
+        if (strcmp(names[i], name) == 0) return (enum log_level)i;
+    return LOG_INFO;
+}
+
+static int run(const struct daemon_config *config) {
+    log_setup(level_of(config->log_level), config->log_json);
+    return server_run(config);
+}
+
+static int run_daemon(int argc, char **argv) {
+    struct daemon_config config;
+    struct error e;
+    enum command command;
+    int exit_code = 0;
+    if (command_line_read(&config, &command, argc, argv, &e) != 0) {
+        fprintf(stderr, "tpd: %s\n", e.message);
+        exit_code = error_class(e.kind)->exit_code;
+    } else {
+        switch (command) {
+        case COMMAND_HELP: command_line_help(); break;
+        case COMMAND_VERSION: printf("tpd %s\n", TPD_VERSION); break;
+        case COMMAND_RUN: exit_code = run(&config); break;
+        }
+    }
+    config_free(&config);
+    return exit_code;
+}
+
+int main(int argc, char **argv) {
+    const char *command = argc > 1 ? argv[1] : "";
+    if (strcmp(command, "inspect") == 0) return offline_inspect(argc - 1, argv + 1);
+    if (strcmp(command, "tokenize") == 0) return offline_tokenize(argc - 1, argv + 1);
+    if (strcmp(command, "detokenize") == 0) return offline_detokenize(argc - 1, argv + 1);
+    return run_daemon(argc, argv);
+}

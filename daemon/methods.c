@@ -1,0 +1,83 @@
+#include "daemon/methods.h"
+
+#include "serve/engine.h"
+
+#include <string.h>
+
+#define END {NULL, 0, false, 0, 0, NULL}
+
+static const struct param no_params[] = {END};
+
+static const struct param generate_params[] = {
+    {"prompt", PARAM_PROMPT, true, 0, 0, NULL},
+    {"stream", PARAM_BOOL, false, 0, 0, NULL},
+    {"n", PARAM_INT, false, 1, 64, NULL},
+    {"max_tokens", PARAM_INT, false, -1, 1e9, NULL},
+    {"temperature", PARAM_NUMBER, false, 0, 1000, NULL},
+    {"top_k", PARAM_INT, false, -1, 1e9, NULL},
+    {"top_p", PARAM_NUMBER, false, 0, 1, NULL},
+    {"min_p", PARAM_NUMBER, false, 0, 1, NULL},
+    {"repetition_penalty", PARAM_NUMBER, false, 0.01, 100, NULL},
+    {"presence_penalty", PARAM_NUMBER, false, -100, 100, NULL},
+    {"frequency_penalty", PARAM_NUMBER, false, -100, 100, NULL},
+    {"penalty_last_n", PARAM_INT, false, -1, 1e9, NULL},
+    {"logit_bias", PARAM_OBJECT, false, 0, 0, NULL},
+    {"seed", PARAM_INT, false, -9223372036854775808.0, 9223372036854775807.0, NULL},
+    {"stop", PARAM_STRINGS, false, 0, 0, NULL},
+    {"stop_token_ids", PARAM_IDS, false, 0, 0, NULL},
+    {"ignore_eos", PARAM_BOOL, false, 0, 0, NULL},
+    {"logprobs", PARAM_INT, false, 0, SAMPLING_MAX_LOGPROBS, NULL},
+    {"echo", PARAM_BOOL, false, 0, 0, NULL},
+    {"speculative", PARAM_CHOICE, false, 0, 0, "off|auto"},
+    END,
+};
+
+static const struct param score_params[] = {
+    {"prompt", PARAM_PROMPT, false, 0, 0, NULL},
+    {"completion", PARAM_PROMPT, true, 0, 0, NULL},
+    END,
+};
+
+static const struct param tokenize_params[] = {
+    {"text", PARAM_STRING, true, 0, 0, NULL},
+    {"special", PARAM_BOOL, false, 0, 0, NULL},
+    END,
+};
+
+static const struct param detokenize_params[] = {
+    {"tokens", PARAM_IDS, true, 0, 0, NULL},
+    {"special", PARAM_BOOL, false, 0, 0, NULL},
+    END,
+};
+
+static const struct param cancel_params[] = {
+    {"id", PARAM_ID, true, 0, 0, NULL},
+    END,
+};
+
+static const struct param shutdown_params[] = {
+    {"drain", PARAM_BOOL, false, 0, 0, NULL},
+    {"timeout_s", PARAM_NUMBER, false, 0, 86400, NULL},
+    END,
+};
+
+const struct method methods[] = {
+    {"ping", handle_ping, 0, no_params},
+    {"status", handle_status, 0, no_params},
+    {"generate", handle_generate, METHOD_NEEDS_MODEL | METHOD_WORK, generate_params},
+    {"score", handle_score, METHOD_NEEDS_MODEL | METHOD_WORK, score_params},
+    {"tokenize", handle_tokenize, METHOD_NEEDS_MODEL | METHOD_WORK, tokenize_params},
+    {"detokenize", handle_detokenize, METHOD_NEEDS_MODEL | METHOD_WORK, detokenize_params},
+    {"model.info", handle_model_info, METHOD_NEEDS_MODEL, no_params},
+    {"metrics", handle_metrics, 0, no_params},
+    {"cancel", handle_cancel, METHOD_NOTIFIABLE, cancel_params},
+    {"shutdown", handle_shutdown, METHOD_ADMIN | METHOD_NOTIFIABLE, shutdown_params},
+};
+
+const size_t n_methods = sizeof methods / sizeof *methods;
+
+const struct method *method_find(const char *name) {
+    for (size_t i = 0; i < n_methods; i++)
+        if (strcmp(methods[i].name, name) == 0) return &methods[i];
+    return NULL;
+}

@@ -1,0 +1,43 @@
+/* daemon/methods.h: the command table: every method, who may call it, what it takes. */
+#ifndef TPD_DAEMON_METHODS_H
+#define TPD_DAEMON_METHODS_H
+
+#include "daemon/rpc.h"
+#include "daemon/schema.h"
+
+enum {
+    METHOD_ADMIN = 1,       /* admin_uid and admin_gid apply */
+    METHOD_NEEDS_MODEL = 2, /* waits while the model is being opened */
+    METHOD_WORK = 4,        /* refused while draining */
+    METHOD_NOTIFIABLE = 8   /* has an effect that makes sense without an answer */
+};
+
+struct method {
+    const char *name;
+    void (*handle)(struct call *call); /* ends the call, now or later */
+    unsigned flags;
+    const struct param *params;
+};
+
+extern const struct method methods[];
+extern const size_t n_methods;
+/* NULL when there is none. */
+const struct method *method_find(const char *name);
+
+/* The handlers, by file. */
+/* methods_daemon.c */
+void handle_ping(struct call *call);
+void handle_status(struct call *call);
+void handle_model_info(struct call *call);
+void handle_metrics(struct call *call);
+void handle_cancel(struct call *call);
+void handle_shutdown(struct call *call);
+/* methods_text.c */
+void handle_tokenize(struct call *call);
+void handle_detokenize(struct call *call);
+/* generate.c */
+void handle_generate(struct call *call);
+/* score.c */
+void handle_score(struct call *call);
+
+#endif

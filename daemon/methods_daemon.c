@@ -1,0 +1,187 @@
+/* The methods about the daemon itself: ping, status, model.info, metrics, cancel, shutdown. */
+#include "daemon/methods.h"
+#include "daemon/server.h"
+#include "daemon/token_json.h"
+#include "daemon/version.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+void handle_ping(struct call *call) {
+    call_result(call, json_pack("{s:s, s:i}", "version", TPD_VERSION, "protocol", TPD_PROTOCOL));
+}
+
+static double uptime_s(const struct server *server) {
+    return (double)(clock_ns() - server->started_ns) / 1e9;
+}
+
+/* A model may be named by any bytes that a path can hold. */
+static json_t *path_json(const char *path) { return json_text(path, strlen(path)); }
+
+static json_t *model_json(const struct server *server) {
+    const struct model *model = server->model;
+    if (!model) return json_pack("{s:o, s:n}", "path", path_json(server->config->model),
+                                 "architecture");
+    return json_pack("{s:o, s:s, s:s}", "path", path_json(model_path(model)), "architecture",
+                     arch_name(model_config(model)->arch), "dtype",
+                     dtype_info(model_dtype(model))->name);
+}
+
+static size_t used_bytes(const struct mem_use *use) {
+    size_t used = 0;
+    for (int k = 0; k < MEM_KIND_COUNT; k++) used += use->bytes[k];
+    return used;
+}
+
+static json_t *devices_json(const struct engine_stats *stats) {
+    json_t *devices = json_array();
+    for (int r = 0; r < stats->tp; r++) {
+        const struct mem_use *use = &stats->ranks[r].use;
+        json_array_append_new(
+            devices, json_pack("{s:i, s:s, s:{s:I, s:I, s:I}}", "rank", r, "name",
+                               stats->ranks[r].name, "memory", "used", (json_int_t)used_bytes(use),
+                               "free", (json_int_t)use->free, "total", (json_int_t)use->total));
+    }
+    return devices;
+}
+
+static json_t *kv_json(const struct engine_stats *s) {
+    const char *type = s->kv_type >= 0 ? dtype_info((enum dtype)s->kv_type)->name : "";
+    return json_pack("{s:s, s:i, s:i, s:i, s:i, s:i}", "type", type, "block_size",
+                     (int)s->block_size, "blocks", (int)s->kv_blocks, "used", (int)s->kv_used,
+                     "cached", 0, "free", (int)(s->kv_blocks - s->kv_used));
+}
+
+static void add_engine(json_t *status, const struct engine_stats *s, int64_t parked) {
+    json_object_set_new(status, "devices", devices_json(s));
+    json_object_set_new(status, "ctx", json_integer(s->ctx));
+    json_object_set_new(status, "slots",
+                        json_pack("{s:i, s:i}", "total", (int)s->slots, "busy", (int)s->slots_busy));
+    json_object_set_new(status, "queue", json_integer(s->queue + parked));
+    json_object_set_new(status, "kv", kv_json(s));
+    json_object_set_new(status, "tokens_per_s",
+                        json_pack("{s:o, s:o, s:i}", "prefill", json_finite(s->prefill_tokens_per_s),
+                                  "decode", json_finite(s->decode_tokens_per_s), "train", 0));
+    json_object_set_new(status, "requests",
+                        json_pack("{s:I, s:I, s:I}", "total", (json_int_t)s->requests, "failed",
+                                  (json_int_t)s->requests_failed, "cancelled",
+                                  (json_int_t)s->requests_cancelled));
+    json_object_set_new(status, "tokens",
+                        json_pack("{s:I, s:I}", "prompt", (json_int_t)s->prompt_tokens, "completion",
+                                  (json_int_t)s->completion_tokens));
+}
+
+static int64_t count_parked(const struct server *server) {
+    int64_t n = 0;
+    for (const struct call *call = server->parked; call; call = call->next_parked) n++;
+    return n;
+}
+
+/* Before the engine runs, its part says that nothing is there yet. */
+static void stats_of(const struct server *server, struct engine_stats *stats) {
+    memset(stats, 0, sizeof *stats);
+    stats->kv_type = -1;
+    stats->slots = (int32_t)server->config->slots;
+    if (server->engine) engine_stats(server->engine, stats);
+}
+
+void handle_status(struct call *call) {
+    const struct server *server = call->server;
+    struct engine_stats stats;
+    stats_of(server, &stats);
+    json_t *status = json_pack("{s:s, s:i, s:s, s:i, s:o, s:o, s:i, s:I, s:n}", "version",
+                               TPD_VERSION, "protocol", TPD_PROTOCOL, "state",
+                               server_state_name(server->state), "pid", (int)getpid(), "uptime_s",
+                               json_finite(uptime_s(server)), "model", model_json(server), "tp",
+                               (int)server->config->tp, "connections", (json_int_t)server->n_conns,
+                               "job");
+    if (status) add_engine(status, &stats, count_parked(server));
+    call_result(call, status);
+}
+
+static json_t *shape_json(const struct model_config *c) {
+    return json_pack("{s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:b}", "layers", c->n_layers,
+                     "hidden", c->hidden, "heads", c->n_heads, "kv_heads", c->n_kv_heads,
+                     "head_dim", c->head_dim, "ffn", c->ffn, "vocab", c->vocab, "max_len",
+                     c->max_len, "sliding_window", c->sliding_window, "tied_head", c->tied_head);
+}
+
+/* Bytes of each rank by what they are for. */
+static json_t *rank_bytes_json(const struct engine_stats *stats) {
+    json_t *ranks = json_array();
+    for (int r = 0; r < stats->tp; r++) {
+        const size_t *bytes = stats->ranks[r].use.bytes;
+        json_array_append_new(
+            ranks, json_pack("{s:I, s:I, s:I, s:I}", "weights", (json_int_t)bytes[MEM_WEIGHTS], "kv",
+                             (json_int_t)bytes[MEM_KV], "activations",
+                             (json_int_t)bytes[MEM_ACTIVATIONS], "buffers",
+                             (json_int_t)bytes[MEM_BUFFERS]));
+    }
+    return ranks;
+}
+
+void handle_model_info(struct call *call) {
+    const struct server *server = call->server;
+    struct error e;
+    if (call->cancelled || !server->model) {
+        error_set(&e, ERR_CANCELLED, "the request was cancelled");
+        call_fail(call, &e);
+        return;
+    }
+    struct engine_stats stats;
+    stats_of(server, &stats);
+    const struct model_config *config = model_config(server->model);
+    json_t *eos = json_array();
+    for (int32_t i = 0; i < config->n_eos; i++)
+        json_array_append_new(eos, json_integer(config->eos_ids[i]));
+    call_result(call,
+                json_pack("{s:o, s:s, s:s, s:I, s:o, s:i, s:i, s:o, s:o, s:o}", "path",
+                          path_json(model_path(server->model)), "architecture",
+                          arch_name(config->arch), "dtype",
+                          dtype_info(model_dtype(server->model))->name, "bytes",
+                          (json_int_t)model_weight_bytes(server->model), "shape",
+                          shape_json(config), "ctx", (int)stats.ctx, "tp", (int)server->config->tp,
+                          "ranks", rank_bytes_json(&stats), "bos",
+                          config->bos_id >= 0 ? json_integer(config->bos_id) : json_null(), "eos",
+                          eos));
+}
+
+void handle_metrics(struct call *call) {
+    struct server *server = call->server;
+    struct engine_stats stats;
+    stats_of(server, &stats);
+    const struct metrics_gauges gauges = {
+        .connections = server->n_conns,
+        .live_requests = server->n_calls,
+        .parked = count_parked(server),
+        .uptime_s = uptime_s(server),
+        .version = TPD_VERSION,
+        .model = server->config->model,
+    };
+    char *text = metrics_text(&server->metrics, server->engine ? &stats : NULL, &gauges);
+    json_t *result = text ? json_pack("{s:s, s:o}", "content_type",
+                                      "text/plain; version=0.0.4; charset=utf-8", "text",
+                                      json_text(text, strlen(text)))
+                          : NULL;
+    free(text);
+    call_result(call, result);
+}
+
+void handle_cancel(struct call *call) {
+    struct call *target = rpc_find(call->conn, json_object_get(call->params, "id"));
+    bool live = target && target != call;
+    if (live) rpc_cancel(target);
+    call_result(call, json_pack("{s:b}", "cancelled", live));
+}
+
+void handle_shutdown(struct call *call) {
+    struct server *server = call->server;
+    bool drain = json_is_true(json_object_get(call->params, "drain"));
+    json_t *timeout = json_object_get(call->params, "timeout_s");
+    int64_t timeout_s = json_is_number(timeout) ? (int64_t)json_number_value(timeout)
+                                                : server->config->drain_timeout_s;
+    json_int_t live = (json_int_t)server->n_calls - 1;
+    call_result(call, json_pack("{s:b, s:I}", "drain", drain, "live_requests", live));
+    server_shutdown(server, drain, timeout_s);
+}

@@ -1,0 +1,367 @@
+#include "daemon/rpc.h"
+
+#include "base/json.h"
+#include "base/log.h"
+#include "daemon/methods.h"
+#include "daemon/server.h"
+#include "daemon/words.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    MAX_ID = 256,             /* bytes of a string id: it comes back with every notification */
+    MAX_VALUES = 1 << 20,     /* values in a message: parsed, each takes many times its text */
+    MAX_CONTAINERS = 1 << 16, /* arrays and objects, which take the most */
+    MAX_METHOD = 64
+};
+
+/* --- answers --- */
+
+static void send_json(struct conn *conn, json_t *message) {
+    static const char no_memory[] =
+        "{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{\"code\":-32004,\"message\":\"no memory for the "
+        "answer\",\"data\":{\"kind\":\"out_of_memory\"}}}\n";
+    char *text = message ? json_dumps(message, JSON_COMPACT) : NULL;
+    json_decref(message);
+    size_t n = text ? strlen(text) : 0;
+    char *line = text ? realloc(text, n + 2) : NULL;
+    if (line) {
+        line[n] = '\n';
+        conn_send(conn, line, n + 1);
+        return;
+    }
+    free(text);
+    line = strdup(no_memory);
+    if (line) conn_send(conn, line, sizeof no_memory - 1);
+    else conn_close(conn, "no memory for an answer");
+}
+
+json_t *rpc_error_json(const struct error *e) {
+    const struct error_class *class = error_class(e->kind);
+    json_t *data = json_pack("{s:s}", "kind", class->name);
+    for (int i = 0; i < e->n_notes; i++) {
+        const struct error_note *note = &e->notes[i];
+        json_object_set_new(data, note->key,
+                            *note->text ? json_string(note->text) : json_integer(note->number));
+    }
+    return json_pack("{s:i, s:s, s:o}", "code", class->rpc_code, "message", e->message, "data",
+                     data);
+}
+
+/* id may be NULL: then null. */
+static void send_error(struct conn *conn, json_t *id, const struct error *e) {
+    conn->server->metrics.rpc_errors++;
+    log_debug("connection %llu: %s: %s", (unsigned long long)conn->number,
+              error_class(e->kind)->name, e->message);
+    send_json(conn, json_pack("{s:s, s:O?, s:o}", "jsonrpc", "2.0", "id",
+                              id ? id : json_null(), "error", rpc_error_json(e)));
+}
+
+void rpc_refuse(struct conn *conn, const struct error *e) { send_error(conn, NULL, e); }
+
+/* --- the life of a call --- */
+
+static struct call *call_new(struct conn *conn, const struct method *method, json_t *id,
+                             json_t *params, size_t bytes) {
+    struct call *call = calloc(1, sizeof *call);
+    if (!call) return NULL;
+    call->server = conn->server;
+    call->conn = conn;
+    call->method = method;
+    call->id = json_incref(id);
+    call->params = json_incref(params);
+    call->bytes = bytes;
+    call->next = conn->calls;
+    if (call->next) call->next->prev = call;
+    conn->calls = call;
+    conn->n_calls++;
+    conn->busy_bytes += bytes;
+    server_call_begins(call->server);
+    return call;
+}
+
+void call_drop_params(struct call *call) {
+    if (call->conn) call->conn->busy_bytes -= call->bytes;
+    call->bytes = 0;
+    json_decref(call->params);
+    call->params = NULL;
+}
+
+static void call_unlink(struct call *call) {
+    struct conn *conn = call->conn;
+    if (!conn) return;
+    if (call->prev) call->prev->next = call->next;
+    else conn->calls = call->next;
+    if (call->next) call->next->prev = call->prev;
+    conn->n_calls--;
+    conn->busy_bytes -= call->bytes;
+    call->prev = call->next = NULL;
+    call->conn = NULL;
+}
+
+static void call_free(struct call *call) {
+    struct server *server = call->server;
+    struct conn *conn = call->conn;
+    call_unlink(call);
+    json_decref(call->id);
+    json_decref(call->params);
+    free(call);
+    if (conn) conn_continue(conn);
+    server_call_ends(server);
+}
+
+void call_result(struct call *call, json_t *result) {
+    struct error e;
+    if (!result) {
+        error_set(&e, ERR_MEMORY, "no memory for the answer");
+        call_fail(call, &e);
+        return;
+    }
+    if (call->conn && call->id)
+        send_json(call->conn, json_pack("{s:s, s:O, s:o}", "jsonrpc", "2.0", "id", call->id,
+                                        "result", result));
+    else json_decref(result);
+    call_free(call);
+}
+
+void call_fail(struct call *call, const struct error *e) {
+    if (call->conn && call->id) send_error(call->conn, call->id, e);
+    call_free(call);
+}
+
+void call_notify(struct call *call, const char *method, json_t *params) {
+    if (call->conn && call->id)
+        send_json(call->conn, json_pack("{s:s, s:s, s:o}", "jsonrpc", "2.0", "method", method,
+                                        "params", params));
+    else json_decref(params);
+}
+
+static void on_thread_work(uv_work_t *work) {
+    struct call *call = work->data;
+    call->in_thread(call);
+}
+
+static void on_thread_done(uv_work_t *work, int status) {
+    (void)status;
+    struct call *call = work->data;
+    call->afterwards(call);
+}
+
+void call_in_thread(struct call *call, void (*in_thread)(struct call *),
+                    void (*afterwards)(struct call *)) {
+    call->in_thread = in_thread;
+    call->afterwards = afterwards;
+    call->thread_work.data = call;
+    uv_queue_work(&call->server->loop, &call->thread_work, on_thread_work, on_thread_done);
+}
+
+/* --- cancel, hold, park --- */
+
+struct call *rpc_find(const struct conn *conn, const json_t *id) {
+    for (struct call *call = conn->calls; call; call = call->next)
+        if (call->id && json_equal(call->id, id)) return call;
+    return NULL;
+}
+
+static void park(struct call *call) {
+    struct call **end = &call->server->parked;
+    while (*end) end = &(*end)->next_parked;
+    *end = call;
+}
+
+/* False when it was not parked. */
+static bool unpark(struct call *call) {
+    for (struct call **at = &call->server->parked; *at; at = &(*at)->next_parked)
+        if (*at == call) {
+            *at = call->next_parked;
+            call->next_parked = NULL;
+            return true;
+        }
+    return false;
+}
+
+void rpc_unpark(struct server *server) {
+    struct call *call = server->parked;
+    server->parked = NULL;
+    while (call) {
+        struct call *next = call->next_parked;
+        call->next_parked = NULL;
+        call->method->handle(call);
+        call = next;
+    }
+}
+
+void rpc_cancel(struct call *call) {
+    call->cancelled = true;
+    if (unpark(call)) call->method->handle(call);
+    else if (call->work && call->work->cancel) call->work->cancel(call);
+}
+
+void rpc_abandon(struct conn *conn) {
+    while (conn->calls) {
+        struct call *call = conn->calls;
+        call_unlink(call);
+        rpc_cancel(call);
+    }
+}
+
+void rpc_hold(struct conn *conn, bool hold) {
+    for (struct call *call = conn->calls; call; call = call->next)
+        if (call->work && call->work->hold) call->work->hold(call, hold);
+}
+
+/* --- a line becomes a call --- */
+
+/* Counts what a parser would have to allocate, without allocating. Brackets and commas inside strings
+ * do not count. */
+static int check_weight(const char *text, size_t size, struct error *e) {
+    size_t values = 0, containers = 0;
+    bool in_string = false;
+    for (size_t i = 0; i < size; i++) {
+        char c = text[i];
+        if (in_string) {
+            if (c == '\\') i++;
+            else if (c == '"') in_string = false;
+        } else if (c == '"') in_string = true;
+        else if (c == ',' || c == ':') values++;
+        else if (c == '{' || c == '[') containers++;
+    }
+    if (values <= MAX_VALUES && containers <= MAX_CONTAINERS) return 0;
+    return error_set(e, ERR_INVALID_REQUEST,
+                     "the message holds too much: at most %d values and %d arrays and objects",
+                     MAX_VALUES, MAX_CONTAINERS);
+}
+
+static bool is_id(const json_t *id) {
+    return json_is_integer(id) || (json_is_string(id) && json_string_length(id) <= MAX_ID);
+}
+
+/* Is it a request at all? *id is borrowed, NULL when there is none that may be used. */
+static int check_envelope(const json_t *message, json_t **id, struct error *e) {
+    *id = NULL;
+    if (json_is_array(message))
+        return error_set(e, ERR_INVALID_REQUEST,
+                         "batch arrays are not taken: send one message a line");
+    if (!json_is_object(message))
+        return error_set(e, ERR_INVALID_REQUEST, "a message must be a JSON object");
+    json_t *given = json_object_get(message, "id");
+    if (given && !is_id(given))
+        return error_set(e, ERR_INVALID_REQUEST,
+                         "id must be an integer, or a string of at most %d bytes", MAX_ID);
+    *id = given;
+    const json_t *version = json_object_get(message, "jsonrpc");
+    if (!json_is_string(version) || strcmp(json_string_value(version), "2.0") != 0)
+        return error_set(e, ERR_INVALID_REQUEST, "jsonrpc must be \"2.0\"");
+    if (!json_is_string(json_object_get(message, "method")))
+        return error_set(e, ERR_INVALID_REQUEST, "method must be a string");
+    return 0;
+}
+
+/* No answer could be told from that of the live request: so this one names no id. */
+static int check_id_free(const struct conn *conn, const json_t *id, struct error *e) {
+    if (!id || !rpc_find(conn, id)) return 0;
+    error_set(e, ERR_INVALID_REQUEST, "a request with this id is still live on this connection");
+    if (json_is_integer(id)) error_note_number(e, "id", json_integer_value(id));
+    else error_note(e, "id", json_string_value(id));
+    return -(int)ERR_INVALID_REQUEST;
+}
+
+static int find_method(const char *name, const struct method **method, struct error *e) {
+    *method = method_find(name);
+    if (*method) return 0;
+    struct suggestion near;
+    char hint[96];
+    suggest_start(&near, name);
+    for (size_t i = 0; i < n_methods; i++) suggest_offer(&near, methods[i].name);
+    error_set(e, ERR_METHOD, "no method \"%.*s\"%s", MAX_METHOD, name,
+              suggest_text(&near, hint, sizeof hint));
+    error_note(e, "method", name);
+    return -(int)ERR_METHOD;
+}
+
+static int check_params(const struct method *method, const json_t *params, struct error *e) {
+    if (params && !json_is_object(params))
+        return schema_refuse(e, "params", "an object of named parameters", params);
+    return schema_check(method->params, params, e);
+}
+
+static int check_allowed(const struct conn *conn, const struct method *method, struct error *e) {
+    const struct server *server = conn->server;
+    const struct daemon_config *config = server->config;
+    if ((method->flags & METHOD_ADMIN) &&
+        !access_allows(&conn->peer, &config->admin_uid, &config->admin_gid))
+        return error_set(e, ERR_NOT_PERMITTED, "%s is for the users of admin_uid and admin_gid",
+                         method->name);
+    if ((method->flags & METHOD_WORK) && server->state == SERVER_DRAINING)
+        return error_set(e, ERR_SHUTTING_DOWN, "the daemon is shutting down and takes no new work");
+    if (conn->n_calls < config->max_requests || !(method->flags & METHOD_WORK)) return 0;
+    error_set(e, ERR_OVERLOADED,
+              "this connection has %lld live requests, the most it may have: wait for answers",
+              (long long)conn->n_calls);
+    error_note_number(e, "retry_after_s", 1);
+    return -(int)ERR_OVERLOADED;
+}
+
+/* Requests that wait for the model are bounded as those that wait for a slot. */
+static int check_room_to_park(const struct server *server, struct error *e) {
+    int64_t n = 0;
+    for (const struct call *call = server->parked; call; call = call->next_parked) n++;
+    if (n < server->config->max_queue) return 0;
+    error_set(e, ERR_OVERLOADED, "the model is still loading and %lld requests wait for it",
+              (long long)n);
+    error_note_number(e, "retry_after_s", 1);
+    return -(int)ERR_OVERLOADED;
+}
+
+static int dispatch(struct conn *conn, json_t *message, json_t *id, size_t bytes,
+                    struct error *e) {
+    const struct method *method;
+    json_t *params = json_object_get(message, "params");
+    int rc = find_method(json_string_value(json_object_get(message, "method")), &method, e);
+    if (rc == 0) rc = check_allowed(conn, method, e);
+    if (rc == 0) rc = check_params(method, params, e);
+    bool loading = rc == 0 && (method->flags & METHOD_NEEDS_MODEL) && !conn->server->engine;
+    if (loading) rc = check_room_to_park(conn->server, e);
+    if (rc != 0) return rc;
+    if (!id && !(method->flags & METHOD_NOTIFIABLE)) return 0; /* nobody would see the answer */
+    struct call *call = call_new(conn, method, id, params, bytes);
+    if (!call) return error_set(e, ERR_MEMORY, "no memory for the request");
+    if (loading) park(call);
+    else method->handle(call);
+    return 0;
+}
+
+static bool is_blank(const char *line, size_t size) {
+    for (size_t i = 0; i < size; i++)
+        if (!strchr(" \t\r", line[i]) || line[i] == '\0') return false;
+    return true;
+}
+
+static void on_line(struct conn *conn, char *line, size_t size) {
+    if (is_blank(line, size)) return;
+    struct error e;
+    conn->server->metrics.rpc_requests++;
+    json_t *message = check_weight(line, size, &e) == 0 ? json_read(line, size, &e) : NULL;
+    if (!message) {
+        rpc_refuse(conn, &e);
+        return;
+    }
+    json_t *id;
+    int rc = check_envelope(message, &id, &e);
+    if (rc != 0) send_error(conn, id, &e);
+    else if (check_id_free(conn, id, &e) != 0) rpc_refuse(conn, &e);
+    else if (dispatch(conn, message, id, size, &e) != 0 && id) send_error(conn, id, &e);
+    json_decref(message);
+}
+
+static void on_too_long(struct conn *conn) {
+    struct error e;
+    int64_t limit = conn->server->config->max_message;
+    error_set(&e, ERR_INVALID_REQUEST, "the message is longer than %lld bytes (max_message)",
+              (long long)limit);
+    error_note_number(&e, "limit", limit);
+    rpc_refuse(conn, &e);
+}
+
+const struct language rpc_language = {.name = "json-rpc", .line = on_line, .too_long = on_too_long};

@@ -1,0 +1,126 @@
+/* The method score: how likely a completion is after a prompt. */
+#include "daemon/generation.h"
+#include "daemon/methods.h"
+#include "daemon/prompt.h"
+#include "daemon/server.h"
+#include "daemon/token_json.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static json_t *result_json(struct generation *g, struct error *e) {
+    const struct gen_event *end = g->choices[0].end;
+    if (end->finish == FINISH_CANCELLED) {
+        error_set(e, ERR_CANCELLED, "the request was cancelled");
+        return NULL;
+    }
+    double sum = 0;
+    int64_t n = 0;
+    for (size_t i = 0; i < end->n_prompt_tokens; i++) {
+        if (!end->prompt_tokens[i].has_logprob) continue;
+        sum += end->prompt_tokens[i].logprob;
+        n++;
+    }
+    double mean = n > 0 ? sum / (double)n : 0;
+    return json_pack("{s:o, s:o, s:o, s:o, s:I, s:{s:I, s:I}}", "tokens",
+                     json_token_logprobs(g->call->server->tokenizer, end->prompt_tokens,
+                                         end->n_prompt_tokens, false),
+                     "sum", json_finite(sum), "mean", json_finite(mean), "perplexity",
+                     json_finite(exp(-mean)), "n", (json_int_t)n, "usage", "prompt_tokens",
+                     (json_int_t)end->n_prompt, "cached_tokens", (json_int_t)end->n_cached);
+}
+
+static bool is_prefix(const struct token_ids *head, const struct token_ids *whole) {
+    return head->n <= whole->n &&
+           (head->n == 0 || memcmp(head->ids, whole->ids, head->n * sizeof *head->ids) == 0);
+}
+
+/* Two texts are encoded as one, as the model would have met them. Where a token spans their border
+ * there is no such split: then each is encoded by itself. */
+static int encode_texts(struct generation *g, const struct tokenizer *tokenizer,
+                        const json_t *prompt, const json_t *completion, struct error *e) {
+    size_t n = json_string_length(prompt), m = json_string_length(completion);
+    struct token_ids whole = {0};
+    char *both = malloc(n + m + 1);
+    if (!both) return error_set(e, ERR_MEMORY, "no memory for the text");
+    memcpy(both, json_string_value(prompt), n);
+    memcpy(both + n, json_string_value(completion), m);
+    int rc = tokenizer_encode(tokenizer, json_string_value(prompt), n, true, &g->prompt, e);
+    if (rc == 0) rc = tokenizer_encode(tokenizer, both, n + m, true, &whole, e);
+    free(both);
+    g->score_from = g->prompt.n;
+    if (rc == 0 && is_prefix(&g->prompt, &whole) && whole.n > g->prompt.n) {
+        token_ids_free(&g->prompt);
+        g->prompt = whole;
+        return 0;
+    }
+    token_ids_free(&whole);
+    if (rc != 0) return rc;
+    return tokenizer_encode(tokenizer, json_string_value(completion), m, false, &g->prompt, e);
+}
+
+/* Without a prompt the completion follows BOS alone, where the tokenizer adds one. */
+static int encode_alone(struct generation *g, const struct tokenizer *tokenizer, int32_t vocab,
+                        const json_t *completion, struct error *e) {
+    int rc = prompt_append(&g->prompt, tokenizer, vocab, "completion", completion, true, e);
+    bool bos = rc == 0 && json_is_string(completion) && g->prompt.n > 0 &&
+               g->prompt.ids[0] == tokenizer_bos(tokenizer);
+    g->score_from = bos ? 1 : 0;
+    return rc;
+}
+
+static int encode_pair(struct generation *g, const struct tokenizer *tokenizer, int32_t vocab,
+                       const json_t *prompt, const json_t *completion, struct error *e) {
+    if (json_is_string(prompt) && json_is_string(completion))
+        return encode_texts(g, tokenizer, prompt, completion, e);
+    int rc = prompt_append(&g->prompt, tokenizer, vocab, "prompt", prompt, true, e);
+    g->score_from = g->prompt.n;
+    if (rc == 0)
+        rc = prompt_append(&g->prompt, tokenizer, vocab, "completion", completion, false, e);
+    return rc;
+}
+
+static bool is_empty(const json_t *value) {
+    return !value || (json_is_string(value) && json_string_length(value) == 0) ||
+           (json_is_array(value) && json_array_size(value) == 0) || json_is_null(value);
+}
+
+static void encode(struct call *call) {
+    struct generation *g = call->state;
+    const struct tokenizer *tokenizer = call->server->tokenizer;
+    int32_t vocab = model_config(call->server->model)->vocab;
+    const json_t *prompt = json_object_get(call->params, "prompt");
+    const json_t *completion = json_object_get(call->params, "completion");
+    int rc = is_empty(prompt) ? encode_alone(g, tokenizer, vocab, completion, &g->error)
+                              : encode_pair(g, tokenizer, vocab, prompt, completion, &g->error);
+    /* The very first token has nothing before it that could predict it. */
+    if (rc == 0 && (g->score_from == 0 ? g->prompt.n < 2 : g->prompt.n <= g->score_from)) {
+        error_set(&g->error, ERR_PARAMS, "completion has no token that could be scored");
+        error_note(&g->error, "field", "completion");
+        error_note(&g->error, "expected", "at least one token after another");
+        error_note(&g->error, "got", "too few");
+    }
+}
+
+static void start(struct call *call) {
+    struct generation *g = call->state;
+    call_drop_params(call);
+    if (g->error.kind != ERR_NONE) generation_fail(g, &g->error);
+    else generation_start(g);
+}
+
+void handle_score(struct call *call) {
+    struct generation *g = generation_new(call, 1);
+    if (!g) return;
+    g->score = true;
+    g->finish = result_json;
+    size_t bytes = prompt_text_bytes(json_object_get(call->params, "prompt")) +
+                   prompt_text_bytes(json_object_get(call->params, "completion"));
+    if (call->cancelled) generation_start(g);
+    else if (bytes > PROMPT_INLINE_BYTES) call_in_thread(call, encode, start);
+    else {
+        encode(call);
+        start(call);
+    }
+}

@@ -1,0 +1,197 @@
+#include "daemon/server.h"
+
+#include "daemon/loading.h"
+#include "base/log.h"
+#include "daemon/notify.h"
+#include "daemon/rpc.h"
+#include "daemon/version.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+const char *server_state_name(enum server_state state) {
+    switch (state) {
+    case SERVER_LOADING: return "LOADING";
+    case SERVER_READY: return "READY";
+    case SERVER_DRAINING: return "DRAINING";
+    }
+    return "";
+}
+
+/* --- the end --- */
+
+static void close_connections(struct server *server) {
+    struct conn *next;
+    for (struct conn *conn = server->conns; conn; conn = next) {
+        next = conn->next;
+        conn_finish(conn); /* answers that are written go out; the rest within slow_client_s */
+    }
+}
+
+/* All live requests have ended: nothing keeps the loop but the handles. */
+static void close_all(struct server *server) {
+    if (server->closed) return;
+    server->closed = true;
+    if (server->engine) {
+        engine_stop(server->engine, false);
+        engine_join(server->engine);
+        server->engine = NULL;
+        mailbox_deliver(&server->mailbox);
+    }
+    mailbox_close(&server->mailbox);
+    close_connections(server);
+    uv_close((uv_handle_t *)&server->pipe, NULL);
+    uv_close((uv_handle_t *)&server->drain_timer, NULL);
+    for (size_t i = 0; i < sizeof server->signals / sizeof *server->signals; i++)
+        uv_close((uv_handle_t *)&server->signals[i], NULL);
+}
+
+static void cancel_everything(struct server *server) {
+    server->stopping = true;
+    while (server->parked) rpc_cancel(server->parked);
+    if (server->engine) engine_stop(server->engine, false);
+    for (struct conn *conn = server->conns; conn; conn = conn->next)
+        for (struct call *call = conn->calls; call; call = call->next) call->cancelled = true;
+}
+
+static void on_idle_end(uv_timer_t *timer) { close_all(timer->data); }
+
+/* The last request may have ended deep inside a handler: the end waits for the next turn. */
+static void end_soon(struct server *server) {
+    if (!server->closed) uv_timer_start(&server->drain_timer, on_idle_end, 0, 0);
+}
+
+static void on_drain_timeout(uv_timer_t *timer) {
+    struct server *server = timer->data;
+    log_warn("%lld requests are still live after the drain timeout: they are cancelled",
+             (long long)server->n_calls);
+    cancel_everything(server);
+    if (server->n_calls == 0) end_soon(server);
+}
+
+void server_shutdown(struct server *server, bool drain, int64_t timeout_s) {
+    if (server->closed) return;
+    if (server->state != SERVER_DRAINING) {
+        log_info("shutting down%s: %lld live requests", drain ? " after live requests" : "",
+                 (long long)server->n_calls);
+        notify_send("STOPPING=1\nSTATUS=draining");
+    }
+    server->state = SERVER_DRAINING;
+    if (!drain) cancel_everything(server);
+    if (server->n_calls == 0) end_soon(server);
+    else if (drain)
+        uv_timer_start(&server->drain_timer, on_drain_timeout, (uint64_t)timeout_s * 1000, 0);
+}
+
+void server_call_begins(struct server *server) { server->n_calls++; }
+
+void server_call_ends(struct server *server) {
+    if (--server->n_calls == 0 && server->state == SERVER_DRAINING) end_soon(server);
+}
+
+void server_fail(struct server *server, const struct error *e) {
+    log_error("%s", e->message);
+    server->exit_code = error_class(e->kind)->exit_code;
+    server_shutdown(server, false, 0);
+}
+
+static void on_signal(uv_signal_t *handle, int number) {
+    struct server *server = handle->data;
+    if (number == SIGHUP) return; /* nothing to read again; it must not end the daemon */
+    bool again = server->state == SERVER_DRAINING;
+    log_info("%s%s", strsignal(number), again ? " again: stopping at once" : "");
+    server_shutdown(server, !again, server->config->drain_timeout_s);
+}
+
+/* --- the start --- */
+
+static void on_connection(uv_stream_t *listener, int status) {
+    struct server *server = listener->data;
+    if (status < 0) log_warn("cannot accept a connection: %s", uv_strerror(status));
+    else conn_accept(server, listener);
+}
+
+static int uv_failed(struct error *e, const char *what, int rc) {
+    return error_set(e, ERR_IO, "cannot %s: %s", what, uv_strerror(rc));
+}
+
+static int start_handles(struct server *server, struct error *e) {
+    static const int numbers[] = {SIGTERM, SIGINT, SIGHUP};
+    int rc = mailbox_init(&server->mailbox, &server->loop, e);
+    if (rc != 0) return rc;
+    uv_timer_init(&server->loop, &server->drain_timer);
+    server->drain_timer.data = server;
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        uv_signal_init(&server->loop, &server->signals[i]);
+        server->signals[i].data = server;
+        uv_signal_start(&server->signals[i], on_signal, numbers[i]);
+    }
+    uv_pipe_init(&server->loop, &server->pipe, 0);
+    server->pipe.data = server;
+    /* Bound by hand: uv_pipe_bind would cut a long path without a word. */
+    rc = uv_pipe_open(&server->pipe, server->listener.fd);
+    if (rc != 0) return uv_failed(e, "use the socket", rc);
+    server->listener.fd = -1; /* the handle closes it */
+    rc = uv_listen((uv_stream_t *)&server->pipe, 512, on_connection);
+    return rc == 0 ? 0 : uv_failed(e, "listen on the socket", rc);
+}
+
+/* Every connection takes a descriptor; the soft limit is often lower than what is allowed. */
+static void raise_descriptor_limit(void) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+    limit.rlim_cur = limit.rlim_max < 65536 ? limit.rlim_max : 65536;
+    setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+static int run_loop(struct server *server, struct error *e) {
+    int rc = uv_loop_init(&server->loop);
+    if (rc != 0) return uv_failed(e, "start the loop", rc);
+    rc = start_handles(server, e);
+    if (rc == 0) {
+        log_info("socket %s", server->listener.path);
+        loading_start(server);
+    } else {
+        server_fail(server, e);
+    }
+    uv_run(&server->loop, UV_RUN_DEFAULT);
+    uv_loop_close(&server->loop);
+    return 0;
+}
+
+static int open_and_run(struct server *server, struct error *e) {
+    int rc = state_dir_open(server->config, &server->state_lock_fd, e);
+    if (rc == 0) rc = listener_open(&server->listener, server->config, e);
+    if (rc == 0) rc = run_loop(server, e);
+    listener_close(&server->listener);
+    if (server->state_lock_fd >= 0) close(server->state_lock_fd);
+    return rc;
+}
+
+int server_run(const struct daemon_config *config) {
+    struct error e;
+    struct server *server = calloc(1, sizeof *server);
+    if (!server) return EXIT_BUSY;
+    signal(SIGPIPE, SIG_IGN);
+    raise_descriptor_limit();
+    server->config = config;
+    server->started_ns = clock_ns();
+    server->state_lock_fd = -1;
+    server->listener = (struct listener){.fd = -1, .lock_fd = -1};
+    log_info("tpd %s, pid %ld", TPD_VERSION, (long)getpid());
+    int rc = open_and_run(server, &e);
+    if (rc != 0) {
+        log_error("%s", e.message);
+        server->exit_code = error_class(e.kind)->exit_code;
+    }
+    tokenizer_free(server->tokenizer);
+    model_free(server->model);
+    int exit_code = server->exit_code;
+    free(server);
+    log_info("ended, exit code %d", exit_code);
+    return exit_code;
+}

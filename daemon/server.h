@@ -1,0 +1,60 @@
+/* daemon/server.h: the daemon as one value: its loop, socket, connections, model and engine.
+ *
+ * All of it belongs to the loop's thread. Other threads reach it only through server_post. */
+#ifndef TPD_DAEMON_SERVER_H
+#define TPD_DAEMON_SERVER_H
+
+#include "daemon/config.h"
+#include "daemon/conn.h"
+#include "daemon/listener.h"
+#include "daemon/mailbox.h"
+#include "daemon/metrics.h"
+#include "serve/engine.h"
+
+#include <uv.h>
+
+enum server_state { SERVER_LOADING, SERVER_READY, SERVER_DRAINING };
+
+struct server {
+    const struct daemon_config *config;
+    uv_loop_t loop;
+    struct listener listener;
+    int state_lock_fd;
+    uv_pipe_t pipe; /* listens */
+    uv_signal_t signals[3]; /* SIGTERM, SIGINT, SIGHUP */
+    uv_timer_t drain_timer;
+    struct mailbox mailbox; /* from the engine's thread */
+    char read_buffer[65536]; /* what one read brings, for whichever connection reads */
+
+    struct conn *conns;
+    int64_t n_conns;
+    uint64_t n_accepted;
+    size_t input_bytes;  /* in line buffers of all connections */
+    int64_t n_calls;     /* live requests, those of closed connections included */
+    struct call *parked; /* wait until the model is open, oldest first */
+
+    enum server_state state;
+    bool stopping; /* live requests were cancelled; the loop ends when they are gone */
+    bool closed;   /* handles are closed; the loop is about to end */
+    int exit_code;
+    int64_t started_ns;
+
+    struct model *model;         /* NULL until it is open */
+    struct tokenizer *tokenizer; /* the same */
+    struct engine *engine;       /* NULL until it is started */
+    struct metrics metrics;
+};
+
+/* Runs the daemon until it is told to end; returns the exit code. */
+int server_run(const struct daemon_config *config);
+
+/* Ends after live requests (drain), at latest after timeout_s; without drain cancels them first. */
+void server_shutdown(struct server *server, bool drain, int64_t timeout_s);
+const char *server_state_name(enum server_state state);
+/* What the daemon cannot live without has failed: says so and ends with that error's exit code. */
+void server_fail(struct server *server, const struct error *e);
+/* One live request more or fewer; with the last one a drain is over. */
+void server_call_begins(struct server *server);
+void server_call_ends(struct server *server);
+
+#endif
