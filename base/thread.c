@@ -159,7 +159,9 @@ void wait_spin_set(int spins) {
     atomic_store_explicit(&spin_budget, spins, memory_order_relaxed);
 }
 
-int wait_spin_get(void) { return atomic_load_explicit(&spin_budget, memory_order_relaxed); }
+int wait_spin_get(void) {
+    return atomic_load_explicit(&spin_budget, memory_order_relaxed);
+}
 
 uint32_t wait_begin(struct wait_word *bell) {
     atomic_fetch_add(&bell->sleepers, 1);
@@ -173,7 +175,9 @@ bool wait_sleep(struct wait_word *bell, uint32_t ticket, int64_t deadline_ns) {
     return !(rc < 0 && errno == ETIMEDOUT);
 }
 
-void wait_end(struct wait_word *bell) { atomic_fetch_sub(&bell->sleepers, 1); }
+void wait_end(struct wait_word *bell) {
+    atomic_fetch_sub(&bell->sleepers, 1);
+}
 
 static void wake_sleepers(struct wait_word *word) {
     syscall(SYS_futex, &word->value, FUTEX_WAKE_PRIVATE, INT_MAX);
@@ -232,8 +236,8 @@ struct team {
     void *arg;
 
     /* Each on its own cache line: job is read by all, the others are written by all. */
-    _Alignas(64) struct wait_word job; /* the number of the job that is handed out */
-    _Alignas(64) _Atomic int running;  /* members that have not finished it */
+    _Alignas(64) struct wait_word job;     /* the number of the job that is handed out */
+    _Alignas(64) _Atomic int running;      /* members that have not finished it */
     _Alignas(64) struct wait_word done;    /* the number of the job that is finished */
     _Alignas(64) _Atomic int arrived;      /* at the barrier */
     _Alignas(64) struct wait_word barrier; /* how often it opened */
@@ -290,7 +294,9 @@ void team_free(struct team *team) {
     free(team);
 }
 
-int team_size(const struct team *team) { return team->cores.n; }
+int team_size(const struct team *team) {
+    return team->cores.n;
+}
 
 void team_run(struct team *team, team_fn *fn, void *arg) {
     int n = team->cores.n;

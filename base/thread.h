@@ -1,7 +1,8 @@
 /* base/thread.h: core sets, teams of threads, and waiting that spins a little and then sleeps.
  *
- * A team is the cores of one CPU rank: the calling thread is member 0 and the team's own threads are
- * members 1 … n-1, each pinned to its core. team_run is called by member 0 only, never nested. */
+ * A team is the cores of one CPU rank: the calling thread is member 0 and the team's own threads
+ * are members 1 … n-1, each pinned to its core. team_run is called by member 0 only, never nested.
+ */
 #ifndef TPD_BASE_THREAD_H
 #define TPD_BASE_THREAD_H
 
@@ -62,11 +63,11 @@ struct wait_word {
     _Atomic uint32_t sleepers;
 };
 
-uint32_t wait_load(const struct wait_word *word);         /* acquire */
-void wait_store(struct wait_word *word, uint32_t value);  /* release, wakes */
-uint32_t wait_add(struct wait_word *word, uint32_t by);   /* returns the old value; wakes */
-/* Returns true as soon as value != seen (spins, then sleeps), false at the deadline (on clock_ns, 0 =
- * never). */
+uint32_t wait_load(const struct wait_word *word);        /* acquire */
+void wait_store(struct wait_word *word, uint32_t value); /* release, wakes */
+uint32_t wait_add(struct wait_word *word, uint32_t by);  /* returns the old value; wakes */
+/* Returns true as soon as value != seen (spins, then sleeps), false at the deadline (on clock_ns, 0
+ * = never). */
 bool wait_while_equal(struct wait_word *word, uint32_t seen, int64_t deadline_ns);
 
 /* Sleeping for a condition that is kept elsewhere, with the word as a bell:

@@ -1,7 +1,7 @@
-/* bench/bench_comm.c: how long an all-reduce takes, by size and way.
+/* bench/bench_comm.c: how long an all-reduce takes, by size and way, and an empty unit.
  *
- * Prints a table a number of ranks: floats in the message, then microseconds for each way (the median
- * of some batches of calls, all ranks on cores of their own where there are enough). */
+ * Prints a table a number of ranks: floats in the message, then microseconds for each way (the
+ * median of some batches of calls, all ranks on cores of their own where there are enough). */
 #include "tests/unit/cpu_stand_in.h"
 
 #include "ranks/ranks.h"
@@ -26,8 +26,7 @@ static int measure_unit(struct rank *rank, void *arg, struct error *e) {
     for (int b = 0; b < BATCHES; b++) {
         comm_barrier(rank->comm);
         int64_t start = clock_ns();
-        for (int i = 0; i < m->calls; i++)
-            comm_all_reduce(rank->comm, x, 1, m->floats, DTYPE_F32);
+        for (int i = 0; i < m->calls; i++) comm_all_reduce(rank->comm, x, 1, m->floats, DTYPE_F32);
         if (rank->index == 0) m->us[b] = (double)(clock_ns() - start) / 1000.0 / m->calls;
     }
     rank->ctx->ops->mem_free(rank->ctx, x);
@@ -39,8 +38,20 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+static int empty_unit(struct rank *rank, void *arg, struct error *e) {
+    (void)rank, (void)arg, (void)e;
+    return 0;
+}
+
+static double empty_unit_us(struct ranks *ranks) {
+    enum { UNITS = 5000 };
+    int64_t start = clock_ns();
+    for (int i = 0; i < UNITS; i++) ranks_run(ranks, empty_unit, NULL, NULL);
+    return (double)(clock_ns() - start) / 1000.0 / UNITS;
+}
+
 static void measure_all(struct ranks *ranks, void *arg) {
-    static const int32_t sizes[] = {64,    256,   576,    1024,   2048,   4096,   8192,
+    static const int32_t sizes[] = {64,    256,   576,   1024,   2048,   4096,   8192,
                                     16384, 32768, 65536, 131072, 262144, 1000000};
     static const enum comm_algorithm ways[WAYS] = {COMM_ONE_SHOT, COMM_TWO_SHOT, COMM_RING,
                                                    COMM_AUTO};
@@ -63,7 +74,7 @@ static void measure_all(struct ranks *ranks, void *arg) {
         }
         printf("\n");
     }
-    printf("\n");
+    printf("an empty unit takes %.2f us\n\n", empty_unit_us(ranks));
 }
 
 int main(void) {

@@ -18,7 +18,9 @@ static void plan_broadcast(struct comm *comm, dev_addr x, size_t bytes, int root
     (void)comm, (void)x, (void)bytes, (void)root;
 }
 
-static void plan_barrier(struct comm *comm) { (void)comm; }
+static void plan_barrier(struct comm *comm) {
+    (void)comm;
+}
 
 static const struct comm_ops plan_ops = {plan_all_reduce, plan_exchange, plan_exchange,
                                          plan_broadcast, plan_barrier};
@@ -43,13 +45,21 @@ int comm_open(struct comm **out, struct comm_world *world, int rank, struct kctx
     return 0;
 }
 
-void comm_close(struct comm *comm) { free(comm); }
+void comm_close(struct comm *comm) {
+    free(comm);
+}
 
-int comm_size(const struct comm *comm) { return comm->n; }
+int comm_size(const struct comm *comm) {
+    return comm->n;
+}
 
-int comm_rank(const struct comm *comm) { return comm->rank; }
+int comm_rank(const struct comm *comm) {
+    return comm->rank;
+}
 
-void comm_force(struct comm *comm, enum comm_algorithm algorithm) { comm->forced = algorithm; }
+void comm_force(struct comm *comm, enum comm_algorithm algorithm) {
+    comm->forced = algorithm;
+}
 
 void comm_all_reduce(struct comm *comm, dev_addr x, int32_t rows, int32_t cols, enum dtype type) {
     if (comm->n > 1) comm->ops->all_reduce(comm, x, rows, cols, type);

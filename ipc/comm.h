@@ -2,8 +2,9 @@
  *
  * A world is made once for n ranks; each rank takes its `struct comm` and calls the collectives on
  * its own thread, all ranks the same calls in the same order. Buffers are in the rank's device
- * memory (dev_addr of its context). A call may only enqueue; on the CPU it runs at once, and when it
- * returns no peer reads or writes the caller's buffers any more. On a plan context it does nothing.
+ * memory (dev_addr of its context). A call may only enqueue; on the CPU it runs at once, and when
+ * it returns no peer reads or writes the caller's buffers any more. On a plan context it does
+ * nothing.
  *
  * Sums: fp32, in the fixed order of rank 0, 1, … n-1 for every element, rounded once; so every rank
  * ends with the same bits, whichever algorithm ran, and a row's sum does not depend on the number
@@ -12,9 +13,10 @@
  * Failure: a call that waits longer than the world's deadline, whose peers came with another call
  * (operation, shape, type or algorithm), or that meets an abort, marks the context (kctx_fail) and
  * aborts the world, so that every other rank comes back too. What the buffers hold is then
- * undefined. All ranks report the reason of the first abort: ERR_DEVICE for a deadline or a mismatch.
- * A call on a context that has failed already aborts the world with that error. After an abort,
- * every call fails at once until comm_world_reset, which is for when no rank is inside a call.
+ * undefined. All ranks report the reason of the first abort: ERR_DEVICE for a deadline or a
+ * mismatch. A call on a context that has failed already aborts the world with that error. After an
+ * abort, every call fails at once until comm_world_reset, which is for when no rank is inside a
+ * call.
  *
  * How it works and why it is right: docs/collectives.md. */
 #ifndef TPD_IPC_COMM_H
@@ -28,15 +30,15 @@ enum comm_algorithm {
     COMM_AUTO,
     COMM_ONE_SHOT, /* every rank reads all peers */
     COMM_TWO_SHOT, /* every rank sums its columns from all peers and hands them to all */
-    COMM_RING      /* tiles flow from neighbour to neighbour: summed along 0 … n-1, then passed on */
+    COMM_RING /* tiles flow from neighbour to neighbour: summed along 0 … n-1, then passed on */
 };
 
 struct comm_world;
 struct comm;
 
-/* staging_bytes: what one rank may post at once (a one-shot message; default for 0: 256 KiB); larger
- * ones go in pieces. deadline_ms: how long a call waits for its peers (default for 0: 30 000).
- * Call it after wait_spin_set: COMM_AUTO chooses by whether waiting ranks spin. */
+/* staging_bytes: what one rank may post at once (a one-shot message; default for 0: 256 KiB);
+ * larger ones go in pieces. deadline_ms: how long a call waits for its peers (default for 0: 30
+ * 000). Call it after wait_spin_set: COMM_AUTO chooses by whether waiting ranks spin. */
 int comm_world_new(struct comm_world **out, int n, size_t staging_bytes, int deadline_ms,
                    struct error *e);
 void comm_world_free(struct comm_world *world);

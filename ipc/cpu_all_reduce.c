@@ -5,24 +5,28 @@
 #include <string.h>
 
 enum {
-    SLICE_GRAIN = 16,         /* columns: a cache line of f32 is written by one rank */
-    PIECE = 1024,             /* elements summed before they are handed on */
-    RING_TILE = 16 * 1024,    /* bytes of partial sums in a tile */
-    RING_LANE = 4             /* tiles that a rank may be ahead of its right neighbour */
+    SLICE_GRAIN = 16,      /* columns: a cache line of f32 is written by one rank */
+    PIECE = 1024,          /* elements summed before they are handed on */
+    RING_TILE = 16 * 1024, /* bytes of partial sums in a tile */
+    RING_LANE = 4          /* tiles that a rank may be ahead of its right neighbour */
 };
 
 static struct call call_of(enum comm_algorithm algorithm, int32_t rows, int32_t cols,
                            enum dtype type) {
-    return (struct call){.op = OP_ALL_REDUCE, .type = (uint8_t)type, .rows = rows, .cols = cols,
+    return (struct call){.op = OP_ALL_REDUCE,
+                         .type = (uint8_t)type,
+                         .rows = rows,
+                         .cols = cols,
                          .algorithm = (uint8_t)algorithm};
 }
 
-/* Every rank stages its piece, and when all have arrived sums all slots. A piece that is staged while
- * peers still read the one before goes to the other slot; nobody stages a third before all have
- * arrived with the second, and so have read the first. */
+/* Every rank stages its piece, and when all have arrived sums all slots. A piece that is staged
+ * while peers still read the one before goes to the other slot; nobody stages a third before all
+ * have arrived with the second, and so have read the first. */
 static void one_shot(struct comm *comm, uint8_t *x, int32_t rows, int32_t cols, enum dtype type) {
     struct call call = call_of(COMM_ONE_SHOT, rows, cols, type);
-    size_t slot = comm->world->staging_bytes, bytes = (size_t)rows * (size_t)cols * comm_size_of(type);
+    size_t slot = comm->world->staging_bytes,
+           bytes = (size_t)rows * (size_t)cols * comm_size_of(type);
     for (size_t done = 0; done < bytes; done += slot) {
         size_t part = bytes - done < slot ? bytes - done : slot;
         size_t parity = (comm->me->pieces++ & 1) * slot;
@@ -34,8 +38,8 @@ static void one_shot(struct comm *comm, uint8_t *x, int32_t rows, int32_t cols, 
     }
 }
 
-/* Every rank sums its own columns of all inputs, where they lie, and writes the sums back into all. No
- * other rank reads or writes these columns, so nothing is overwritten before it is read. */
+/* Every rank sums its own columns of all inputs, where they lie, and writes the sums back into all.
+ * No other rank reads or writes these columns, so nothing is overwritten before it is read. */
 static void two_shot(struct comm *comm, uint8_t *x, int32_t rows, int32_t cols, enum dtype type) {
     struct call call = call_of(COMM_TWO_SHOT, rows, cols, type);
     if (!comm_arrive(comm, &call, x) || !comm_touch(comm)) return;
@@ -67,7 +71,7 @@ struct tiling {
 };
 
 struct tile {
-    size_t offset;      /* of its first element in the message */
+    size_t offset; /* of its first element in the message */
     size_t rows, cols;
 };
 
@@ -103,8 +107,9 @@ static float *lane_of(const struct ring *ring, int rank, int64_t index) {
     return (float *)(void *)(world->ranks[rank].staging + at);
 }
 
-/* Adds this rank's tile to the sum of the ranks before it: into the lane for the next one, or on the
- * last rank as the result. Rank 0 has nothing to add to; rank 1 reads its data where it lies. */
+/* Adds this rank's tile to the sum of the ranks before it: into the lane for the next one, or on
+ * the last rank as the result. Rank 0 has nothing to add to; rank 1 reads its data where it lies.
+ */
 static bool ring_reduce(const struct ring *ring, int64_t index) {
     struct comm *comm = ring->comm;
     struct rank_state *prev = &comm->world->ranks[ring->prev];

@@ -1,5 +1,5 @@
-/* ipc/cpu_exchange.c: collectives between CPU ranks, which read each other's buffers where they lie.
- * All go alike: arrive (with the buffer), touch the peers' buffers, leave. */
+/* ipc/cpu_exchange.c: collectives between CPU ranks, which read each other's buffers where they
+ * lie. All go alike: arrive (with the buffer), touch the peers' buffers, leave. */
 #include "ipc/cpu.h"
 #include "ipc/sum.h"
 
@@ -15,8 +15,11 @@ static uint32_t hash_offsets(const int32_t *offsets, int n) {
 static void reduce_scatter(struct comm *comm, dev_addr out, dev_addr x, int32_t rows,
                            const int32_t *offsets, enum dtype type) {
     int n = comm->n;
-    struct call call = {.op = OP_REDUCE_SCATTER, .type = (uint8_t)type, .rows = rows,
-                        .cols = offsets[n], .layout = hash_offsets(offsets, n)};
+    struct call call = {.op = OP_REDUCE_SCATTER,
+                        .type = (uint8_t)type,
+                        .rows = rows,
+                        .cols = offsets[n],
+                        .layout = hash_offsets(offsets, n)};
     if (!comm_arrive(comm, &call, kernels_cpu_pointer(comm->ctx, x)) || !comm_touch(comm)) return;
     size_t size = comm_size_of(type), width = (size_t)offsets[n] * size;
     size_t from = (size_t)offsets[comm->rank] * size;
@@ -34,8 +37,11 @@ static void reduce_scatter(struct comm *comm, dev_addr out, dev_addr x, int32_t 
 static void all_gather(struct comm *comm, dev_addr out, dev_addr x, int32_t rows,
                        const int32_t *offsets, enum dtype type) {
     int n = comm->n;
-    struct call call = {.op = OP_ALL_GATHER, .type = (uint8_t)type, .rows = rows,
-                        .cols = offsets[n], .layout = hash_offsets(offsets, n)};
+    struct call call = {.op = OP_ALL_GATHER,
+                        .type = (uint8_t)type,
+                        .rows = rows,
+                        .cols = offsets[n],
+                        .layout = hash_offsets(offsets, n)};
     if (!comm_arrive(comm, &call, kernels_cpu_pointer(comm->ctx, x)) || !comm_touch(comm)) return;
     size_t size = comm_size_of(type), width = (size_t)offsets[n] * size;
     uint8_t *to = kernels_cpu_pointer(comm->ctx, out);
@@ -50,8 +56,10 @@ static void all_gather(struct comm *comm, dev_addr out, dev_addr x, int32_t rows
 
 static void broadcast(struct comm *comm, dev_addr x, size_t bytes, int root) {
     if (bytes == 0) return;
-    struct call call = {.op = OP_BROADCAST, .rows = (int32_t)(bytes >> 32),
-                        .cols = (int32_t)(uint32_t)bytes, .root = (uint8_t)root};
+    struct call call = {.op = OP_BROADCAST,
+                        .rows = (int32_t)(bytes >> 32),
+                        .cols = (int32_t)(uint32_t)bytes,
+                        .root = (uint8_t)root};
     uint8_t *data = kernels_cpu_pointer(comm->ctx, x);
     if (!comm_arrive(comm, &call, data) || !comm_touch(comm)) return;
     if (comm->rank != root) memcpy(data, comm_peer_data(comm, root), bytes);

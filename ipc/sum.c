@@ -69,8 +69,7 @@ void sum_all(void *out, const void *const *src, int n_src, size_t n, enum dtype 
         float *sum = type == DTYPE_F32 ? (float *)out + i : total;
         add(sum, as_f32(a, at(src[0], i, type), type, m), as_f32(b, at(src[1], i, type), type, m),
             m);
-        for (int s = 2; s < n_src; s++)
-            accumulate(sum, as_f32(a, at(src[s], i, type), type, m), m);
+        for (int s = 2; s < n_src; s++) accumulate(sum, as_f32(a, at(src[s], i, type), type, m), m);
         if (type != DTYPE_F32) to_bf16((uint16_t *)out + i, total, m);
     }
 }

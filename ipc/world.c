@@ -60,7 +60,9 @@ void comm_world_abort(struct comm_world *world, const struct error *why) {
     for (int r = 0; r < world->n; r++) wait_notify(&world->ranks[r].bell);
 }
 
-bool comm_world_aborted(const struct comm_world *world) { return atomic_load(&world->aborted); }
+bool comm_world_aborted(const struct comm_world *world) {
+    return atomic_load(&world->aborted);
+}
 
 /* Epochs never go back: all ranks go on from the number of the one that came furthest. */
 void comm_world_reset(struct comm_world *world) {

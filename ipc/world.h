@@ -28,8 +28,9 @@ struct rank_state {
     _Alignas(64) _Atomic uint64_t posted; /* arrivals and departures so far */
     struct arrival arrivals[2];
 
-    _Alignas(64) _Atomic uint64_t reduced; /* tiles of all rings so far: partial sum is in the lane */
-    _Atomic uint64_t gathered;             /* tiles of all rings so far: result is in data */
+    _Alignas(
+        64) _Atomic uint64_t reduced; /* tiles of all rings so far: partial sum is in the lane */
+    _Atomic uint64_t gathered;        /* tiles of all rings so far: result is in data */
 
     _Alignas(64) _Atomic uint32_t touching; /* 1 while the rank may touch buffers of its peers */
 
@@ -82,7 +83,8 @@ extern const struct comm_ops comm_cpu_ops;
 
 /* Waits until *counter, which belongs to rank peer, has reached target. */
 bool comm_wait(struct comm *comm, int peer, const _Atomic uint64_t *counter, uint64_t target);
-/* Posts call and buffer, waits for the same call from all. Then peers' buffers hold their inputs. */
+/* Posts call and buffer, waits for the same call from all. Then peers' buffers hold their inputs.
+ */
 bool comm_arrive(struct comm *comm, const struct call *call, void *data);
 /* Between comm_touch and comm_leave peers' buffers may be touched. comm_leave returns when no peer
  * touches this rank's buffers any more, also when it returns false. */

@@ -25,10 +25,10 @@ struct ranks {
     /* What rank 0 hands out, published by unit. fn == NULL ends the followers. */
     unit_fn *fn;
     void *arg;
-    _Alignas(64) struct wait_word unit;    /* the number of the unit that is handed out */
-    _Alignas(64) _Atomic int running;      /* ranks that have not finished it (or not opened) */
+    _Alignas(64) struct wait_word unit;     /* the number of the unit that is handed out */
+    _Alignas(64) _Atomic int running;       /* ranks that have not finished it (or not opened) */
     _Alignas(64) struct wait_word finished; /* the number of the last unit that all finished */
-    _Atomic int first_failed;              /* index + 1; 0 = none */
+    _Atomic int first_failed;               /* index + 1; 0 = none */
 
     struct wait_word opened; /* 1: all tried to open, the outcome is in first_failed */
     struct wait_word go;     /* GO_RUN or GO_END, set by ranks_start */
@@ -95,7 +95,9 @@ static void run_unit(struct member *me) {
 }
 
 /* Counts this rank as done; the last one tells rank 0. */
-static bool is_last(struct ranks *ranks) { return atomic_fetch_sub(&ranks->running, 1) == 1; }
+static bool is_last(struct ranks *ranks) {
+    return atomic_fetch_sub(&ranks->running, 1) == 1;
+}
 
 static void follow(struct member *me) {
     struct ranks *ranks = me->ranks;
@@ -227,9 +229,13 @@ int ranks_run(struct ranks *ranks, unit_fn *fn, void *arg, struct error *e) {
     return -(int)why->kind;
 }
 
-int ranks_count(const struct ranks *ranks) { return ranks->options.n; }
+int ranks_count(const struct ranks *ranks) {
+    return ranks->options.n;
+}
 
-struct rank *ranks_at(struct ranks *ranks, int index) { return &ranks->members[index].rank; }
+struct rank *ranks_at(struct ranks *ranks, int index) {
+    return &ranks->members[index].rank;
+}
 
 void ranks_memory(struct ranks *ranks, int index, struct mem_use *use) {
     struct member *m = &ranks->members[index];

@@ -1,9 +1,9 @@
 /* ranks/ranks.h: the rank threads, and the numbered units that they all run.
  *
  * A rank is a thread that owns one device (here: a set of cores, later a GPU), its context and its
- * end of the communicator. Rank 0's thread runs the driver: a function that decides what is done next
- * and hands units to all ranks with ranks_run. The other ranks only follow the numbered units, so all
- * agree without a vote. A unit is the smallest piece of work that is never interrupted.
+ * end of the communicator. Rank 0's thread runs the driver: a function that decides what is done
+ * next and hands units to all ranks with ranks_run. The other ranks only follow the numbered units,
+ * so all agree without a vote. A unit is the smallest piece of work that is never interrupted.
  *
  * If a unit fails on one rank, the communicator is aborted, so that the others come back; ranks_run
  * then returns the error of the rank that failed first, and the next unit starts clean.
@@ -25,11 +25,12 @@ enum rank_device { RANK_CPU, RANK_PLAN };
 struct ranks_options {
     enum rank_device device;
     int n;
-    struct core_set cores;  /* dealt to the ranks; n 0 = those allowed; n_ranks > cores shares them */
-    size_t memory_limit;    /* bytes a rank may hold; 0 = what there is */
-    size_t staging_bytes;   /* for comm_world_new */
+    struct core_set
+        cores;            /* dealt to the ranks; n 0 = those allowed; n_ranks > cores shares them */
+    size_t memory_limit;  /* bytes a rank may hold; 0 = what there is */
+    size_t staging_bytes; /* for comm_world_new */
     int deadline_ms;
-    bool debug_alias;       /* as struct cpu_options */
+    bool debug_alias; /* as struct cpu_options */
 };
 
 struct ranks;

@@ -1,6 +1,6 @@
 /* Collectives between CPU ranks. */
-#include "tests/unit/cpu_stand_in.h"
 #include "ipc/comm.h"
+#include "tests/unit/cpu_stand_in.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -72,10 +72,13 @@ static void with_world(int n, size_t staging, int deadline_ms, end_fn *fn, void 
     assert_int_equal(comm_world_new(&world, n, staging, deadline_ms, &e), 0);
     pthread_barrier_init(&gate, NULL, (unsigned)n);
     for (int r = 0; r < n; r++) {
-        threads[r] = (struct end_thread){
-            .end = {.rank = r, .n = n, .world = world, .gate = &gate, .arg = arg,
-                    .random = 0x9E3779B97F4A7C15u * (uint64_t)(r + 1)},
-            .fn = fn};
+        threads[r] = (struct end_thread){.end = {.rank = r,
+                                                 .n = n,
+                                                 .world = world,
+                                                 .gate = &gate,
+                                                 .arg = arg,
+                                                 .random = 0x9E3779B97F4A7C15u * (uint64_t)(r + 1)},
+                                         .fn = fn};
         assert_int_equal(thread_start(&threads[r].thread, end_main, &threads[r], &e), 0);
     }
     if (meanwhile) meanwhile(world, arg);
@@ -91,7 +94,9 @@ static dev_addr buffer(struct end *end, size_t bytes) {
     return addr;
 }
 
-static void *at(struct end *end, dev_addr addr) { return kernels_cpu_pointer(end->ctx, addr); }
+static void *at(struct end *end, dev_addr addr) {
+    return kernels_cpu_pointer(end->ctx, addr);
+}
 
 static uint64_t next_random(uint64_t *state) {
     *state ^= *state << 13;
@@ -104,7 +109,9 @@ static uint64_t next_random(uint64_t *state) {
 
 static const char *const algorithm_names[] = {"auto", "one-shot", "two-shot", "ring"};
 
-static size_t size_of(enum dtype type) { return type == DTYPE_F32 ? 4 : 2; }
+static size_t size_of(enum dtype type) {
+    return type == DTYPE_F32 ? 4 : 2;
+}
 
 /* Values of very different size, so that another order of addition gives other bits. */
 static float value_at(int rank, size_t index) {
@@ -186,7 +193,7 @@ static void sums_are_right(int n, int32_t rows, int32_t cols, size_t staging) {
 
 static void all_reduce_sums_in_rank_order_whatever_the_way(void **state) {
     (void)state;
-    static const int32_t shapes[][2] = {{1, 1},  {1, 7},   {3, 5},    {1, 576},  {5, 577},
+    static const int32_t shapes[][2] = {{1, 1},  {1, 7},   {3, 5},    {1, 576}, {5, 577},
                                         {7, 33}, {64, 16}, {2, 4099}, {300, 1}, {31, 1000}};
     for (int n = 1; n <= 8; n++)
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
@@ -247,8 +254,8 @@ static void scatter_gather_broadcast(struct end *end) {
     for (size_t i = 0; i < rows * cols; i++) put(in, i, value_at(end->rank, i), type);
     comm_all_reduce(end->comm, x, (int32_t)rows, (int32_t)cols, type);
     for (size_t row = 0; row < rows; row++)
-        CHECK(memcmp((uint8_t *)at(end, mine) + row * part * size,
-                     in + (row * cols + from) * size, part * size) == 0);
+        CHECK(memcmp((uint8_t *)at(end, mine) + row * part * size, in + (row * cols + from) * size,
+                     part * size) == 0);
 
     comm_all_gather(end->comm, whole, mine, (int32_t)rows, offsets, type);
     CHECK(memcmp(at(end, whole), in, rows * cols * size) == 0);
@@ -333,8 +340,7 @@ static void one_round(struct end *end, int round, dev_addr x, dev_addr out) {
         for (int r = 0; r <= end->n; r++) offsets[r] = r * cols;
         comm_all_gather(end->comm, out, x, 1, offsets, DTYPE_F32);
         for (int r = 0; r < end->n; r++)
-            for (int32_t i = 0; i < cols; i++)
-                CHECK(to[r * cols + i] == round_value(r, round, i));
+            for (int32_t i = 0; i < cols; i++) CHECK(to[r * cols + i] == round_value(r, round, i));
     } else {
         int root = round % end->n;
         comm_broadcast(end->comm, x, (size_t)cols * 4, root);

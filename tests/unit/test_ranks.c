@@ -31,7 +31,7 @@ static void run_driver(int n, driver_fn *driver, void *arg) {
 }
 
 struct work {
-    int from;           /* the rank that fails; -1 = none */
+    int from; /* the rank that fails; -1 = none */
     _Atomic int ran;
     int64_t seen[8][8]; /* one cache line a rank */
 };
