@@ -30,13 +30,15 @@ int engine_sizes_ask(struct engine_sizes *out, const struct engine_options *opti
                          "or leave it out",
                          options->ctx, (long long)reach_of(c));
     int32_t ctx = options->ctx ? options->ctx : c->max_len;
+    int32_t rows = min_i32(options->step_rows ? options->step_rows : ENGINE_STEP_ROWS, ctx);
     int64_t out_rows = MAX_OUT_BYTES / ((int64_t)c->vocab * (int64_t)sizeof(float));
+    out_rows = out_rows < 1 ? 1 : min_i32(out_rows, MAX_OUT_ROWS);
     *out = (struct engine_sizes){
         .ctx = ctx,
         .slots = options->slots ? options->slots : ENGINE_SLOTS,
         .max_queue = options->max_queue ? options->max_queue : ENGINE_MAX_QUEUE,
-        .shard = {.max_rows = min_i32(options->step_rows ? options->step_rows : ENGINE_STEP_ROWS, ctx),
-                  .max_out = out_rows < 1 ? 1 : min_i32(out_rows, MAX_OUT_ROWS),
+        .shard = {.max_rows = rows,
+                  .max_out = min_i32(out_rows, rows),
                   .max_seqs = 1,
                   .block_size = KV_BLOCK_SIZE,
                   .max_blocks = (ctx + KV_BLOCK_SIZE - 1) / KV_BLOCK_SIZE}};
