@@ -33,6 +33,7 @@ static const struct {
     [FAIL_NOT_PERMITTED] = {-32007, "not_permitted", TPD_EXIT_NOT_PERMITTED},
     [FAIL_USAGE] = {-32012, "usage", TPD_EXIT_USAGE},
     [FAIL_CONFIG] = {-32013, "bad_config", TPD_EXIT_BAD_CONFIG},
+    [FAIL_BUSY] = {-32001, "overloaded", TPD_EXIT_BUSY},
     [FAIL_MEMORY] = {-32004, "out_of_memory", TPD_EXIT_BUSY},
 };
 

@@ -17,6 +17,7 @@ enum fail_kind {
     FAIL_NOT_PERMITTED,
     FAIL_USAGE,
     FAIL_CONFIG,
+    FAIL_BUSY,
     FAIL_MEMORY
 };
 

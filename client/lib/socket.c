@@ -95,7 +95,7 @@ static int try_path(struct tpd_client *client, const char *path, bool *absent,
                                "%s: not permitted to connect; ask for membership in its group",
                                path);
         if (why == EAGAIN)
-            return client_fail(error, FAIL_DEADLINE,
+            return client_fail(error, client->timeout_ms > 0 ? FAIL_DEADLINE : FAIL_BUSY,
                                "%s: the daemon did not take the connection in %.1f s", path,
                                (double)timeout / 1000);
         if (*absent)

@@ -159,10 +159,11 @@ class _Connection:
                 message = None
             if not isinstance(message, dict):
                 raise _broken("%s: the daemon sent a line that is not a JSON object" % self.path)
+            id_ = message.get("id")
             if "method" in message:
-                id_ = (message.get("params") or {}).get("id", self._last_id)
-            else:
-                id_ = message.get("id")
+                if not isinstance(message.setdefault("params", {}), dict):
+                    raise _broken("%s: the daemon sent a notification without sense" % self.path)
+                id_ = message["params"].get("id", self._last_id)
             if id_ == self._last_id or (id_ is None and "error" in message):
                 return message
 
@@ -191,7 +192,7 @@ def _result_of(response: Dict[str, Any]) -> Any:
     if isinstance(error, dict):
         data = error.get("data") if isinstance(error.get("data"), dict) else {}
         raise TpdError(error.get("code", -32603), data.get("kind", "internal"),
-                       error.get("message", "the daemon failed and did not say why"), data)
+                       str(error.get("message", "the daemon failed and did not say why")), data)
     if "result" not in response:
         raise _broken("the daemon's answer has no result and no error")
     return response["result"]
@@ -219,10 +220,11 @@ class Stream:
         try:
             while True:
                 message = self._connection.next_message(self._method)
-                if message.get("method") == "token":
-                    return message["params"]["text"]
                 if "method" not in message:
                     break
+                text = message["params"].get("text")
+                if message["method"] == "token" and isinstance(text, str):
+                    return text
             self.result = _result_of(message)
         except BaseException:
             self.close()

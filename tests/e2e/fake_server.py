@@ -34,9 +34,25 @@ ERRORS = {  # a prompt "error WORD" fails with this: (code, kind, further data)
     "unknown": (-32999, "brand_new", {})}
 
 
+# Answers without sense; ID stands for the request's id.
+SENSELESS = [
+    "", "null", "[]", "5", "{}", '{"id":ID}', '{"id":ID,"result":null}', '{"id":ID,"result":[1]}',
+    '{"id":ID,"result":"x"}', '{"id":ID,"result":{}}', '{"id":ID,"error":{}}', '{"id":ID,"error":[]}',
+    '{"id":ID,"error":{"code":"x","message":5,"data":[]}}',
+    '{"id":ID,"error":{"code":99999999999,"message":"\\u001b[1m\\n","data":{"kind":5}}}',
+    '{"id":null,"error":{"code":1}}', '{"method":"token"}\n{"id":ID,"result":{}}',
+    '{"method":"token","params":[]}', '{"method":"token","params":{"id":ID,"text":[]}}',
+    '{"method":5,"params":{}}', "[" * 100000, '{"a":' * 5000, '{"id":ID,"id":ID,"result":{}}',
+    '{"id":ID,"result":{"text":5,"tokens":{},"pieces":[[]],"finish_reason":[],"usage":[],"sum":"x",'
+    '"logprobs":[5,{"top":[5]}],"devices":[{},5],"slots":[{"a":[]},null],"n":[],"version":{}}}',
+    '{"id":ID,"result":{"tokens":[1,"x",{"id":[],"token":5,"top":{}}],"devices":[{"a":{"b":1}}]}}',
+    '{"id":ID,"result":{"text":"\\u0000\\ud800"}}', "\0", "\x80\xff", '{"id":ID,"result":1e999}']
+
+
 class FakeServer:
     def __init__(self, path):
         self.path = str(path)
+        self.says = None         # a line for every request, whatever it asks; then the end
         self.received = []       # every message, in order
         self.connections = []
         self.closed = threading.Event()  # a client closed its connection
@@ -95,6 +111,10 @@ class FakeServer:
         self.closed.set()
 
     def answer(self, connection, send, message):
+        if self.says is not None:
+            send(self.says.replace("ID", str(message["id"])).encode("latin-1") + b"\n")
+            connection.shutdown(socket.SHUT_RDWR)
+            return
         method = getattr(self, message["method"].replace(".", "_"), None)
         if method is None:
             send({"jsonrpc": "2.0", "id": message["id"],

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from fake_server import ERRORS, PIECES, STATUS, FakeServer
+from fake_server import ERRORS, PIECES, SENSELESS, STATUS, FakeServer
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 CLIENT = os.path.join(ROOT, "client/python/tpd.py")
@@ -105,6 +105,16 @@ def test_a_daemon_that_breaks_off_is_an_io_error(client, prompt):
         list(client.generate(prompt, stream=True))
     assert caught.value.kind == "io_error"
     assert client.ping()
+
+
+@pytest.mark.parametrize("line", SENSELESS)
+def test_answers_without_sense_are_errors_or_results(client, server, line):
+    server.says = line
+    for ask in (client.status, lambda: list(client.generate("x", stream=True))):
+        try:
+            ask()
+        except tpd.TpdError as error:
+            assert str(error)
 
 
 def test_a_line_without_end_is_given_up(client, monkeypatch):

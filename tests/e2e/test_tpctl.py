@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from fake_server import ERRORS, PIECES, STATUS, FakeServer
+from fake_server import ERRORS, PIECES, SENSELESS, STATUS, FakeServer
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TPCTL = os.path.join(ROOT, os.environ.get("TPD_BUILD", "build"), "tpctl")
@@ -345,6 +345,18 @@ def test_a_line_without_end_costs_bounded_memory(server):
                          capture_output=True, timeout=60, check=False)
     assert run.returncode == IO
     assert b"too long" in run.stderr
+
+
+@pytest.mark.parametrize("line", SENSELESS)
+def test_answers_without_sense_end_in_an_exit_code_of_the_table(server, line):
+    server.says = line
+    for words in (["generate", "x"], ["score", "a", "b"], ["tokenize", "a"], ["detokenize", "1"],
+                  ["status"], ["model", "info"], ["metrics"], ["ping"], ["shutdown"],
+                  ["status", "--plain"], ["score", "a", "b", "--plain"], ["status", "--json"]):
+        run = tpctl(server, *words, stdin=b"")
+        assert run.returncode in (0, 1, 70, 74), (words, run)
+        assert run.returncode == 0 or run.stderr.startswith("tpctl: ")
+        assert "\033" not in run.stderr and run.stderr.count("\n") <= 1
 
 
 def test_no_daemon_is_one_line_with_the_socket_and_the_way_out(tmp_path):
