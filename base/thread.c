@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* --- core sets --------------------------------------------------------------------------------- */
+/* --- core sets ------------------------------------------------------------------------------- */
 
 /* Cores that the quota in dir/cpu.max allows, rounded up; INT_MAX without one. */
 static int quota_of(const char *dir) {
@@ -114,7 +114,7 @@ void core_set_format(const struct core_set *set, char *out, size_t size) {
     }
 }
 
-/* --- threads ----------------------------------------------------------------------------------- */
+/* --- threads --------------------------------------------------------------------------------- */
 
 void thread_pin(const struct core_set *set, int index) {
     size_t size = CPU_ALLOC_SIZE(CORE_SET_MAX);
@@ -151,7 +151,7 @@ int64_t clock_ns(void) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* --- waiting ----------------------------------------------------------------------------------- */
+/* --- waiting --------------------------------------------------------------------------------- */
 
 static _Atomic int spin_budget = WAIT_SPIN_DEFAULT;
 
@@ -218,7 +218,7 @@ bool wait_while_equal(struct wait_word *word, uint32_t seen, int64_t deadline_ns
     return wait_load(word) != seen;
 }
 
-/* --- teams ------------------------------------------------------------------------------------- */
+/* --- teams ----------------------------------------------------------------------------------- */
 
 struct team_member {
     struct team *team;
@@ -246,6 +246,9 @@ struct team {
 static void *member_main(void *arg) {
     struct team_member *me = arg;
     struct team *team = me->team;
+    char leader[16]; /* a new thread has its maker's name */
+    if (pthread_getname_np(pthread_self(), leader, sizeof leader) == 0)
+        thread_name("%.11s/%d", leader, me->index);
     thread_pin(&team->cores, me->index);
     for (uint32_t job = 0;;) {
         wait_while_equal(&team->job, job, 0);

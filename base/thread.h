@@ -84,7 +84,8 @@ void wait_notify(struct wait_word *bell);
 typedef void team_fn(void *arg, int member, int n_members);
 
 struct team;
-/* cores->n members (at least 1); member 0 is the caller, who pins itself. */
+/* cores->n members (at least 1); member 0 is the caller, who pins itself. Threads are called
+ * "NAME/1" … after the caller's NAME. */
 int team_new(struct team **out, const struct core_set *cores, struct error *e);
 void team_free(struct team *team);
 int team_size(const struct team *team);

@@ -61,7 +61,7 @@ static void two_shot(struct comm *comm, uint8_t *x, int32_t rows, int32_t cols, 
     comm_leave(comm, true);
 }
 
-/* --- ring -------------------------------------------------------------------------------------- */
+/* --- ring ------------------------------------------------------------------------------------ */
 
 /* A message cut into tiles: some rows of some columns, at most max elements each. */
 struct tiling {

@@ -88,7 +88,7 @@ void comm_world_reset(struct comm_world *world) {
     atomic_store(&world->aborted, 0);
 }
 
-/* --- failing ----------------------------------------------------------------------------------- */
+/* --- failing --------------------------------------------------------------------------------- */
 
 static void call_text(const struct call *call, char *buf, size_t size) {
     static const char *const ops[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast",
@@ -136,7 +136,7 @@ static bool fail_late(struct comm *comm, int peer) {
     return fail_with(comm, &e);
 }
 
-/* --- waiting ----------------------------------------------------------------------------------- */
+/* --- waiting --------------------------------------------------------------------------------- */
 
 void comm_publish(struct comm *comm, _Atomic uint64_t *counter, uint64_t value) {
     /* Sequentially consistent: it must not pass the look at the bell's sleepers. */
@@ -165,7 +165,7 @@ bool comm_wait(struct comm *comm, int peer, const _Atomic uint64_t *counter, uin
     }
 }
 
-/* --- phases ------------------------------------------------------------------------------------ */
+/* --- phases ---------------------------------------------------------------------------------- */
 
 /* Counts one more post of this rank, for all to see. */
 static uint64_t post(struct comm *comm) {

@@ -37,7 +37,7 @@ struct ranks {
 
 enum { GO_RUN = 1, GO_END = 2 };
 
-/* --- one rank ---------------------------------------------------------------------------------- */
+/* --- one rank -------------------------------------------------------------------------------- */
 
 static void take_snapshot(struct member *me) {
     struct mem_use use = {0};
@@ -133,7 +133,7 @@ static void *rank_main(void *arg) {
     return NULL;
 }
 
-/* --- all ranks --------------------------------------------------------------------------------- */
+/* --- all ranks ------------------------------------------------------------------------------- */
 
 static int ranks_new(struct ranks **out, const struct ranks_options *options, struct error *e) {
     int n = options->n;

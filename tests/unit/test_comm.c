@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-/* --- a world of threads ------------------------------------------------------------------------ */
+/* --- a world of threads ---------------------------------------------------------------------- */
 
 struct end {
     int rank, n;
@@ -105,7 +105,7 @@ static uint64_t next_random(uint64_t *state) {
     return *state;
 }
 
-/* --- sums -------------------------------------------------------------------------------------- */
+/* --- sums ------------------------------------------------------------------------------------ */
 
 static const char *const algorithm_names[] = {"auto", "one-shot", "two-shot", "ring"};
 
@@ -207,7 +207,7 @@ static void all_reduce_sums_large_messages(void **state) {
     sums_are_right(8, 50000, 3, 0);
 }
 
-/* --- a row by itself --------------------------------------------------------------------------- */
+/* --- a row by itself ------------------------------------------------------------------------- */
 
 enum { BATCH = 5, WIDTH = 96 };
 
@@ -232,7 +232,7 @@ static void a_row_sums_alike_alone_and_in_a_batch(void **state) {
     for (int n = 2; n <= 8; n += 3) with_world(n, 0, 0, row_alone_and_in_batch, NULL, NULL);
 }
 
-/* --- the other collectives --------------------------------------------------------------------- */
+/* --- the other collectives ------------------------------------------------------------------- */
 
 struct split {
     int32_t offsets[9];
@@ -303,7 +303,7 @@ static void nobody_passes_a_barrier_alone(void **state) {
     }
 }
 
-/* --- many rounds ------------------------------------------------------------------------------- */
+/* --- many rounds ----------------------------------------------------------------------------- */
 
 enum { ROUNDS = 2000, MOST = 700 };
 
@@ -359,7 +359,7 @@ static void thousands_of_rounds_with_delays_stay_right(void **state) {
     for (int n = 2; n <= 8; n += 3) with_world(n, 1024, 0, many_rounds, NULL, NULL);
 }
 
-/* --- failures ---------------------------------------------------------------------------------- */
+/* --- failures -------------------------------------------------------------------------------- */
 
 /* Takes the failure of this rank, mends the world, and shows that it works again. */
 static void expect_failure(struct end *end, struct error *e) {
