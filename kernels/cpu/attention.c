@@ -1,0 +1,64 @@
+/* Attention: cuts query rows and heads into units for the team. */
+#include "kernels/cpu/cpu.h"
+
+struct attention_call {
+    struct cpu_ctx *c;
+    struct attention_job job;
+    const int32_t *kv_of_head;
+    int32_t n_rows, max_heads;
+};
+
+/* The end of a run of rows that share a sequence, and of heads that share a KV head. */
+static int32_t run_end(const int32_t *of, int32_t at, int32_t n, int32_t max) {
+    int32_t end = at + 1;
+    while (end < n && end - at < max && of[end] == of[at]) end++;
+    return end;
+}
+
+static void attention_slice(void *arg, int member, int n_members) {
+    const struct attention_call *call = arg;
+    const struct attention_job *job = &call->job;
+    int32_t unit = 0;
+    for (int32_t row = 0, row_end; row < call->n_rows; row = row_end) {
+        row_end = run_end(job->seq, row, call->n_rows, ATTENTION_ROWS);
+        for (int32_t head = 0, end; head < job->H; head = end) {
+            end = run_end(call->kv_of_head, head, job->H, call->max_heads);
+            if (unit++ % n_members != member) continue;
+            struct attention_unit u = {row, row_end - row, head, end - head,
+                                       call->kv_of_head[head]};
+            call->c->level->attention(job, &u, cpu_scratch_of(call->c, member));
+        }
+    }
+}
+
+/* Heads that share a KV head go together, so that it is read once, unless that leaves cores idle. */
+static int32_t heads_together(const struct attention_call *call, int team) {
+    int32_t longest = 1, groups = 0;
+    for (int32_t head = 0, end; head < call->job.H; head = end, groups++) {
+        end = run_end(call->kv_of_head, head, call->job.H, call->job.H);
+        if (end - head > longest) longest = end - head;
+    }
+    int64_t units = (int64_t)groups * round_up(call->n_rows, ATTENTION_ROWS) / ATTENTION_ROWS;
+    return units % team == 0 || units >= 4 * team ? longest : 1;
+}
+
+void cpu_attention(struct kctx *base, dev_addr out, int32_t out_stride, dev_addr q, int32_t H,
+                   const int32_t *kv_of_head, const struct kv_view *kv,
+                   const struct step_rows *rows, float scale, int32_t window) {
+    struct cpu_ctx *c = cpu_of(base);
+    if (kctx_failed(base) || rows->n_rows == 0 || H == 0) return;
+    struct attention_call call = {
+        .c = c,
+        .job = {cpu_at(c, out), (size_t)out_stride, cpu_at(c, q), H, kv, cpu_at(c, kv->k),
+                cpu_at(c, kv->v), cpu_at(c, rows->pos), cpu_at(c, rows->seq),
+                cpu_at(c, rows->blocks), rows->max_blocks, window, scale},
+        .kv_of_head = kv_of_head,
+        .n_rows = rows->n_rows,
+    };
+    call.max_heads = heads_together(&call, team_size(c->team));
+    if (!cpu_scratch(c, attention_scratch(kv->head_dim, call.max_heads))) return;
+    size_t work = 0;
+    for (int32_t t = 0; t < rows->n_rows; t++)
+        work += (size_t)(call.job.pos[t] + 1) * (size_t)H * (size_t)kv->head_dim;
+    cpu_parallel(c, work, attention_slice, &call);
+}

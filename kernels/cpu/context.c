@@ -1,0 +1,141 @@
+/* Opens a CPU context: instruction set, memory, team; and the table of operations. */
+#include "kernels/cpu/cpu.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+/* --- dispatch ---------------------------------------------------------------------------------- */
+
+/* __builtin_cpu_supports also asks whether the system saves the wide registers. Every CPU with AVX2
+ * has F16C. */
+static int level_found(void) {
+    __builtin_cpu_init();
+    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                  __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+                  __builtin_cpu_supports("avx512vnni");
+    return avx512 ? 2 : avx2 ? 1 : 0;
+}
+
+static const struct cpu_level *level_choose(struct error *e) {
+    static const struct cpu_level *const levels[] = {&cpu_level_portable, &cpu_level_avx2,
+                                                     &cpu_level_avx512};
+    int best = level_found();
+    const char *cap = getenv("TPD_CPU_CAP");
+    if (!cap || !*cap) return levels[best];
+    for (int i = 0; i < 3; i++)
+        if (strcasecmp(cap, levels[i]->name) == 0) return levels[i < best ? i : best];
+    error_set(e, ERR_CONFIG, "TPD_CPU_CAP is \"%s\": use portable, avx2 or avx512", cap);
+    return NULL;
+}
+
+const char *kernels_cpu_level(void) {
+    const struct cpu_level *level = level_choose(NULL);
+    return level ? level->name : "unknown";
+}
+
+/* --- the team ---------------------------------------------------------------------------------- */
+
+void cpu_parallel(struct cpu_ctx *c, size_t work, team_fn *fn, void *arg) {
+    enum { WORTH_SHARING = 16384 };
+    if (work < WORTH_SHARING)
+        fn(arg, 0, 1);
+    else
+        team_run(c->team, fn, arg);
+}
+
+uint8_t *cpu_scratch(struct cpu_ctx *c, size_t bytes) {
+    bytes = (bytes + 4095) / 4096 * 4096;
+    if (bytes <= c->scratch_bytes) return c->scratch;
+    free(c->scratch);
+    c->scratch_bytes = bytes;
+    c->scratch = aligned_alloc(4096, bytes * (size_t)team_size(c->team));
+    if (!c->scratch) {
+        struct error e;
+        c->scratch_bytes = 0;
+        error_set(&e, ERR_MEMORY, "no memory for %zu bytes of scratch on each core", bytes);
+        kctx_fail(&c->base, &e);
+    }
+    return c->scratch;
+}
+
+/* --- the table --------------------------------------------------------------------------------- */
+
+static void cpu_upload(struct kctx *c, dev_addr to, const void *from, size_t bytes) {
+    if (!kctx_failed(c) && bytes) memcpy(cpu_at(cpu_of(c), to), from, bytes);
+}
+
+static void cpu_download(struct kctx *c, void *to, dev_addr from, size_t bytes) {
+    if (!kctx_failed(c) && bytes) memcpy(to, cpu_at(cpu_of(c), from), bytes);
+}
+
+static int cpu_wait(struct kctx *c, struct error *e) {
+    if (!kctx_failed(c)) return 0;
+    int code = -(int)c->error.kind;
+    if (e) *e = c->error;
+    c->error.kind = ERR_NONE;
+    return code;
+}
+
+static void cpu_close(struct kctx *base) {
+    struct cpu_ctx *c = cpu_of(base);
+    if (!c) return;
+    cpu_memory_close(c);
+    team_free(c->team);
+    free(c->scratch);
+    free(c);
+}
+
+static const struct kernels cpu_kernels = {
+    .name = "cpu",
+    .mem_alloc = cpu_mem_alloc,
+    .mem_free = cpu_mem_free,
+    .mem_use = cpu_mem_use,
+    .upload = cpu_upload,
+    .download = cpu_download,
+    .wait = cpu_wait,
+    .weight_new = cpu_weight_new,
+    .weight_put = cpu_weight_put,
+    .weight_free = cpu_weight_free,
+    .embed = cpu_embed,
+    .rmsnorm = cpu_rmsnorm,
+    .add_rmsnorm = cpu_add_rmsnorm,
+    .linear = cpu_linear,
+    .head_norm = cpu_head_norm,
+    .rope_table = cpu_rope_table,
+    .rope_kv = cpu_rope_kv,
+    .attention = cpu_attention,
+    .silu_mul = cpu_silu_mul,
+    .gather_rows = cpu_gather_rows,
+    .scale = cpu_scale,
+    .close = cpu_close,
+};
+
+int kernels_cpu_open(struct kctx **out, int rank, const struct cpu_options *options,
+                     struct error *e) {
+    *out = NULL;
+    const struct cpu_level *level = level_choose(e);
+    if (!level) return -(int)ERR_CONFIG;
+    struct cpu_ctx *c = calloc(1, sizeof *c);
+    if (!c) return error_set(e, ERR_MEMORY, "no memory for the context of rank %d", rank);
+    c->base.ops = &cpu_kernels;
+    c->base.rank = rank;
+    c->level = level;
+    const char *env = getenv("TPD_DEBUG_ALIAS");
+    bool alias = options->debug_alias || (env && strcmp(env, "1") == 0);
+    int code = cpu_memory_open(c, options->memory_limit, alias, e);
+    if (code == 0) code = team_new(&c->team, &options->cores, e);
+    if (code != 0) {
+        cpu_close(&c->base);
+        return code;
+    }
+    *out = &c->base;
+    return 0;
+}
+
+void *kernels_cpu_pointer(const struct kctx *c, dev_addr addr) {
+    return cpu_at((const struct cpu_ctx *)c, addr);
+}
+
+struct team *kernels_cpu_team(const struct kctx *c) { return ((const struct cpu_ctx *)c)->team; }

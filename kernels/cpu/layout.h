@@ -1,0 +1,34 @@
+/* kernels/cpu/layout.h: how weights stand in memory.
+ *
+ * A panel is 16 rows of the matrix. Plain types: for each k, 16 elements (bf16: for each pair of
+ * k, 16 pairs, so that a lane's word has both). Quantised types: for each block of the file, the
+ * fields of its 16 rows, each field 16 lanes wide, in the order
+ *     scale f16[16] · minimum f16[16] · packed sub-scales u32[n][16] · planes u32[n][16]
+ * A plane holds some bits of every code: word i, lane r has codes i*n … i*n+n-1 of row r, the first
+ * in the lowest bits. So one load and a shift give 16 codes of one k. It is the file's bits in
+ * another order, not one byte more (the last panel is filled up with zeros). */
+#ifndef TPD_KERNELS_CPU_LAYOUT_H
+#define TPD_KERNELS_CPU_LAYOUT_H
+
+#include "kernels/cpu/cpu.h"
+
+struct plane {
+    int bits;  /* 8, 4, 2 or 1 of each code */
+    int shift; /* which */
+};
+
+struct layout {
+    int d, min;             /* where the file's block has its f16 scale and minimum; -1 = none */
+    int scales, scale_words; /* where it has packed sub-scales, in words of 4 bytes */
+    struct plane planes[2]; /* bits 0 = no plane */
+    uint8_t flip;           /* codes are stored xor flip: two's complement where 0 is in the middle */
+};
+
+extern const struct layout layouts[DTYPE_COUNT];
+
+static inline size_t layout_panel_bytes(enum dtype type, int32_t cols) {
+    if (type == DTYPE_BF16) cols = round_up(cols, 2);
+    return LANES * dtype_row_bytes(type, cols);
+}
+
+#endif

@@ -1,0 +1,5 @@
+#include "kernels/cpu/vec.h"
+
+#include "kernels/cpu/vec_portable.h"
+
+#include "kernels/cpu/level_impl.h"

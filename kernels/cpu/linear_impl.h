@@ -1,0 +1,245 @@
+/* y = x w^T on panels. One order of summation everywhere (see K_CHUNK in cpu.h): a lane is one
+ * output, each chunk of k one chain of fused sums from 0, chunks added in turn, the bias last. */
+
+#include <string.h>
+
+INLINE int32_t chunk_end(int32_t k, int32_t cols) {
+    return k + K_CHUNK < cols ? k + K_CHUNK : cols;
+}
+
+/* What panel p gives to y: lanes beyond the matrix are not written. */
+INLINE void put_outputs(const struct panels *w, int32_t panel, vf sum, const float *bias,
+                        float *y) {
+    int32_t at = panel * LANES, n = w->rows - at;
+    if (n >= LANES) {
+        v_store(y + at, bias ? v_add(sum, v_load(bias + at)) : sum);
+    } else {
+        v_store_n(y + at, bias ? v_add(sum, v_load_n(bias + at, n)) : sum, n);
+    }
+}
+
+/* --- one row ----------------------------------------------------------------------------------- */
+
+/* A member's panels are read as MATVEC_STREAMS runs side by side: a core waits for memory on many
+ * lines at once, and each stream goes straight on from panel to panel. */
+#define MATVEC(TYPE, name, RUN)                                                               \
+    static void matvec_##name(const uint8_t *const *panel, int32_t cols, const float *x,      \
+                              vf *total) {                                                    \
+        vf all[MATVEC_STREAMS];                                                               \
+        UNROLL for (int s = 0; s < MATVEC_STREAMS; s++) all[s] = v_zero();                    \
+        for (int32_t k = 0; k < cols;) {                                                      \
+            int32_t end = chunk_end(k, cols);                                                 \
+            vf sum[MATVEC_STREAMS];                                                           \
+            UNROLL for (int s = 0; s < MATVEC_STREAMS; s++) sum[s] = v_zero();                \
+            for (; k + RUN <= end; k += RUN) {                                                \
+                struct run r[MATVEC_STREAMS];                                                 \
+                UNROLL for (int s = 0; s < MATVEC_STREAMS; s++)                               \
+                    r[s] = run_##name(panel[s], k);                                           \
+                UNROLL for (int j = 0; j < RUN; j++) {                                        \
+                    vf xj = v_set1(x[k + j]);                                                 \
+                    UNROLL for (int s = 0; s < MATVEC_STREAMS; s++)                           \
+                        sum[s] = v_fma(weight_##name(&r[s], j), xj, sum[s]);                  \
+                }                                                                             \
+            }                                                                                 \
+            if (!RUNS_WHOLE(RUN)) {                                                           \
+                struct run r[MATVEC_STREAMS];                                                 \
+                for (int s = 0; s < MATVEC_STREAMS; s++) r[s] = run_##name(panel[s], k);      \
+                for (int j = 0; k < end; k++, j++)                                            \
+                    for (int s = 0; s < MATVEC_STREAMS; s++)                                  \
+                        sum[s] = v_fma(weight_##name(&r[s], j), v_set1(x[k]), sum[s]);        \
+            }                                                                                 \
+            UNROLL for (int s = 0; s < MATVEC_STREAMS; s++) all[s] = v_add(all[s], sum[s]);   \
+        }                                                                                     \
+        UNROLL for (int s = 0; s < MATVEC_STREAMS; s++) total[s] = all[s];                    \
+    }
+/* Blocks divide the columns of quantised types; their runs leave no rest. */
+#define RUNS_WHOLE(RUN) ((RUN) >= 16)
+
+WEIGHT_TYPES(MATVEC)
+
+typedef void matvec_fn(const uint8_t *const *panel, int32_t cols, const float *x, vf *total);
+
+static void matvec(const struct panels *w, int32_t from, int32_t to, const float *x,
+                   const float *bias, float *y) {
+#define ENTRY(TYPE, name, RUN) [TYPE] = matvec_##name,
+    static matvec_fn *const of_type[DTYPE_COUNT] = {WEIGHT_TYPES(ENTRY)};
+#undef ENTRY
+    int32_t stride = (to - from + MATVEC_STREAMS - 1) / MATVEC_STREAMS;
+    for (int32_t i = 0; i < stride; i++) {
+        const uint8_t *panel[MATVEC_STREAMS];
+        vf total[MATVEC_STREAMS];
+        for (int s = 0; s < MATVEC_STREAMS; s++) {
+            int32_t p = from + s * stride + i;
+            panel[s] = w->data + (size_t)(p < to ? p : from + i) * w->panel_bytes;
+        }
+        of_type[w->type](panel, w->cols, x, total);
+        for (int s = 0; s < MATVEC_STREAMS; s++) {
+            int32_t p = from + s * stride + i;
+            if (p < to) put_outputs(w, p, total[s], bias, y);
+        }
+    }
+}
+
+/* --- weights of a panel ------------------------------------------------------------------------ */
+
+#define DEQUANT(TYPE, name, RUN)                                                              \
+    static void dequant_##name(const uint8_t *panel, int32_t from, int32_t to, float *out) {  \
+        int32_t k = from;                                                                     \
+        for (; k + RUN <= to; k += RUN, out += RUN * LANES) {                                 \
+            struct run r = run_##name(panel, k);                                              \
+            UNROLL for (int j = 0; j < RUN; j++) v_store(out + j * LANES, weight_##name(&r, j)); \
+        }                                                                                     \
+        if (!RUNS_WHOLE(RUN)) {                                                               \
+            struct run r = run_##name(panel, k);                                              \
+            for (int j = 0; k < to; k++, j++) v_store(out + j * LANES, weight_##name(&r, j)); \
+        }                                                                                     \
+    }
+
+WEIGHT_TYPES(DEQUANT)
+
+typedef void dequant_fn(const uint8_t *panel, int32_t from, int32_t to, float *out);
+
+static void dequant(const struct panels *w, int32_t panel, int32_t k_from, int32_t k_to,
+                    float *out) {
+#define ENTRY(TYPE, name, RUN) [TYPE] = dequant_##name,
+    static dequant_fn *const of_type[DTYPE_COUNT] = {WEIGHT_TYPES(ENTRY)};
+#undef ENTRY
+    of_type[w->type](w->data + (size_t)panel * w->panel_bytes, k_from, k_to, out);
+}
+
+/* --- many rows --------------------------------------------------------------------------------- */
+
+/* Two panels' weights of one chunk, [k][16] each, in the first-level cache. */
+struct tile {
+    const float *w[2];
+    int32_t n_k, n_outputs;
+    bool first;
+    const float *bias; /* of the tile's outputs; NULL but in the last chunk */
+};
+
+INLINE void put_sum(float *y, vf sum, const float *bias, int32_t n, bool first) {
+    if (n <= 0) return;
+    if (n >= LANES) {
+        if (!first) sum = v_add(v_load(y), sum);
+        v_store(y, bias ? v_add(sum, v_load(bias)) : sum);
+    } else {
+        if (!first) sum = v_add(v_load_n(y, n), sum);
+        v_store_n(y, bias ? v_add(sum, v_load_n(bias, n)) : sum, n);
+    }
+}
+
+/* rows (a constant for the compiler) rows of x, K_CHUNK floats apart. */
+INLINE void tile_rows(const struct tile *t, int rows, const float *x, float *y, size_t y_stride) {
+    vf sum[MATMUL_ROWS][2];
+    UNROLL for (int r = 0; r < rows; r++) sum[r][0] = sum[r][1] = v_zero();
+    for (int32_t k = 0; k < t->n_k; k++) {
+        vf a = v_load(t->w[0] + k * LANES), b = v_load(t->w[1] + k * LANES);
+        UNROLL for (int r = 0; r < rows; r++) {
+            vf xk = v_set1(x[r * K_CHUNK + k]);
+            sum[r][0] = v_fma(a, xk, sum[r][0]);
+            sum[r][1] = v_fma(b, xk, sum[r][1]);
+        }
+    }
+    for (int r = 0; r < rows; r++) {
+        float *to = y + (size_t)r * y_stride;
+        put_sum(to, sum[r][0], t->bias, t->n_outputs, t->first);
+        put_sum(to + LANES, sum[r][1], t->bias ? t->bias + LANES : NULL, t->n_outputs - LANES,
+                t->first);
+    }
+}
+
+#define TILE_ROWS(n) \
+    static void tile_rows_##n(const struct tile *t, const float *x, float *y, size_t stride) { \
+        tile_rows(t, n, x, y, stride);                                                         \
+    }
+typedef void tile_fn(const struct tile *t, const float *x, float *y, size_t stride);
+TILE_ROWS(1)
+TILE_ROWS(2)
+#if MATMUL_ROWS > 2
+TILE_ROWS(3)
+#endif
+#if MATMUL_ROWS > 3
+TILE_ROWS(4)
+TILE_ROWS(5)
+TILE_ROWS(6)
+TILE_ROWS(7)
+TILE_ROWS(8)
+TILE_ROWS(9)
+TILE_ROWS(10)
+TILE_ROWS(11)
+TILE_ROWS(12)
+#endif
+static tile_fn *const tile_of_rows[MATMUL_ROWS + 1] = {
+    NULL, tile_rows_1, tile_rows_2,
+#if MATMUL_ROWS > 2
+    tile_rows_3,
+#endif
+#if MATMUL_ROWS > 3
+    tile_rows_4, tile_rows_5, tile_rows_6, tile_rows_7, tile_rows_8, tile_rows_9, tile_rows_10,
+    tile_rows_11, tile_rows_12,
+#endif
+};
+
+/* The rows and the stretch of k whose x is kept in the second-level cache, [chunk][row][K_CHUNK]:
+ * few rows take all of k, so that each panel is read in one go; many take one chunk. */
+struct x_part {
+    const float *x;
+    int32_t n_rows, k_from, k_to;
+};
+
+static void copy_x(float *to, const float *x, int32_t cols, const struct x_part *part) {
+    for (int32_t k = part->k_from; k < part->k_to; k += K_CHUNK)
+        for (int32_t r = 0; r < part->n_rows; r++, to += K_CHUNK)
+            memcpy(to, x + (size_t)r * (size_t)cols + k,
+                   (size_t)(chunk_end(k, part->k_to) - k) * sizeof *to);
+}
+
+static void chunk_of_weights(const struct panels *w, int32_t panel, int32_t k, int32_t end,
+                             float *room, const float **out) {
+    if (w->type == DTYPE_F32) {
+        *out = (const float *)(const void *)(w->data + (size_t)panel * w->panel_bytes) +
+               (size_t)k * LANES;
+        return;
+    }
+    dequant(w, panel, k, end, room);
+    *out = room;
+}
+
+/* Panels p and, below `to`, p + 1. y: of the part's first row. */
+static void two_panels(const struct panels *w, int32_t p, int32_t to, const struct x_part *part,
+                       const float *bias, float *y, float *room) {
+    int32_t second = p + 1 < to ? p + 1 : p, n_outputs = w->rows - p * LANES;
+    const float *x = part->x;
+    struct tile t = {.n_outputs = second == p && n_outputs > LANES ? LANES : n_outputs};
+    for (int32_t k = part->k_from; k < part->k_to; k += K_CHUNK) {
+        int32_t end = chunk_end(k, part->k_to);
+        chunk_of_weights(w, p, k, end, room, &t.w[0]);
+        chunk_of_weights(w, second, k, end, room + K_CHUNK * LANES, &t.w[1]);
+        t.n_k = end - k;
+        t.first = k == 0;
+        t.bias = bias && end == w->cols ? bias + p * LANES : NULL;
+        for (int32_t r = 0; r < part->n_rows; r += MATMUL_ROWS) {
+            int32_t rows = part->n_rows - r < MATMUL_ROWS ? part->n_rows - r : MATMUL_ROWS;
+            tile_of_rows[rows](&t, x + r * K_CHUNK, y + (size_t)r * (size_t)w->rows + p * LANES,
+                               (size_t)w->rows);
+        }
+        x += part->n_rows * K_CHUNK;
+    }
+}
+
+static void matmul(const struct panels *w, int32_t from, int32_t to, const float *x, int32_t T,
+                   const float *bias, float *y, void *scratch) {
+    float *room = scratch, *copy = room + MATMUL_W_FLOATS;
+    enum { MAX_ROWS = MATMUL_X_FLOATS / K_CHUNK };
+    for (int32_t t = 0; t < T; t += MAX_ROWS) {
+        int32_t n_rows = T - t < MAX_ROWS ? T - t : MAX_ROWS;
+        int32_t stretch = MAX_ROWS / n_rows * K_CHUNK;
+        for (int32_t k = 0; k < w->cols; k += stretch) {
+            int32_t k_to = stretch < w->cols - k ? k + stretch : w->cols;
+            struct x_part part = {copy, n_rows, k, k_to};
+            copy_x(copy, x + (size_t)t * (size_t)w->cols, w->cols, &part);
+            for (int32_t p = from; p < to; p += 2)
+                two_panels(w, p, to, &part, bias, y + (size_t)t * (size_t)w->rows, room);
+        }
+    }
+}

@@ -1,0 +1,23 @@
+/* kernels/cpu/vec.h: 16 lanes under one name on every instruction set.
+ *
+ * The loops (weights_impl.h, linear_impl.h, rows_impl.h, attention_impl.h) are written once on two
+ * types, vf (16 floats) and vi (16 ints), and compiled once for each level by level_*.c. A level's
+ * vec_*.h defines the types, these operations, and the constants
+ *     MATMUL_ROWS     rows that the matrix product keeps in registers, by 2 panels
+ *     MATVEC_STREAMS  panels that the vector product reads side by side
+ *     v_load v_store v_load_n v_store_n (the first n lanes; the others read as 0)
+ *     v_zero v_set1 v_add v_sub v_mul v_div v_max v_min v_fma (a * b + c) v_sum (a fixed tree)
+ *     v_f16 v_store_f16 v_bf16 (16 halves in memory)
+ *     i_load i_set1 i_add i_and i_or i_srl i_sll i_sra
+ *     v_from_i i_round (to nearest even) v_cast (bits)
+ * and perhaps VEC_LOOKS_UP with its own v_code*, which give the low bits of each lane as floats.
+ */
+#ifndef TPD_KERNELS_CPU_VEC_H
+#define TPD_KERNELS_CPU_VEC_H
+
+#include "kernels/cpu/layout.h"
+
+#define INLINE static inline __attribute__((always_inline, unused))
+#define UNROLL _Pragma("GCC unroll 32")
+
+#endif

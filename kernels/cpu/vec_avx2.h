@@ -1,0 +1,82 @@
+/* 16 floats or ints in two AVX2 registers: see vec.h. */
+#include <immintrin.h>
+
+#define LEVEL_NAME "avx2"
+#define LEVEL_TABLE cpu_level_avx2
+#define MATMUL_ROWS 3 /* rows x 2 panels of accumulators: 12 of 16 registers */
+#define MATVEC_STREAMS 2
+
+typedef struct {
+    __m256 a, b;
+} vf;
+typedef struct {
+    __m256i a, b;
+} vi;
+
+INLINE __m256i low_lanes(int n) {
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+INLINE vf v_set1(float x) { return (vf){_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+INLINE vf v_zero(void) { return v_set1(0); }
+INLINE vf v_load(const float *p) { return (vf){_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+INLINE void v_store(float *p, vf x) {
+    _mm256_storeu_ps(p, x.a);
+    _mm256_storeu_ps(p + 8, x.b);
+}
+INLINE vf v_load_n(const float *p, int n) {
+    return (vf){_mm256_maskload_ps(p, low_lanes(n)), _mm256_maskload_ps(p + 8, low_lanes(n - 8))};
+}
+INLINE void v_store_n(float *p, vf x, int n) {
+    _mm256_maskstore_ps(p, low_lanes(n), x.a);
+    _mm256_maskstore_ps(p + 8, low_lanes(n - 8), x.b);
+}
+#define PAIR(type, name, op) \
+    INLINE type name(type x, type y) { return (type){op(x.a, y.a), op(x.b, y.b)}; }
+PAIR(vf, v_add, _mm256_add_ps)
+PAIR(vf, v_sub, _mm256_sub_ps)
+PAIR(vf, v_mul, _mm256_mul_ps)
+PAIR(vf, v_div, _mm256_div_ps)
+PAIR(vf, v_max, _mm256_max_ps)
+PAIR(vf, v_min, _mm256_min_ps)
+PAIR(vi, i_add, _mm256_add_epi32)
+PAIR(vi, i_and, _mm256_and_si256)
+PAIR(vi, i_or, _mm256_or_si256)
+#undef PAIR
+INLINE vf v_fma(vf x, vf y, vf z) {
+    return (vf){_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
+}
+
+INLINE vi i_load(const void *p) {
+    const __m256i *q = p;
+    return (vi){_mm256_loadu_si256(q), _mm256_loadu_si256(q + 1)};
+}
+INLINE vi i_set1(int x) { return (vi){_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
+INLINE vi i_srl(vi x, int n) { return (vi){(__m256i)((__v8su)x.a >> n), (__m256i)((__v8su)x.b >> n)}; }
+INLINE vi i_sll(vi x, int n) { return (vi){(__m256i)((__v8su)x.a << n), (__m256i)((__v8su)x.b << n)}; }
+INLINE vi i_sra(vi x, int n) { return (vi){(__m256i)((__v8si)x.a >> n), (__m256i)((__v8si)x.b >> n)}; }
+INLINE vf v_from_i(vi x) { return (vf){_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
+INLINE vi i_round(vf x) { return (vi){_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b)}; }
+INLINE vf v_cast(vi x) { return (vf){_mm256_castsi256_ps(x.a), _mm256_castsi256_ps(x.b)}; }
+
+INLINE vf v_f16(const void *p) {
+    const __m128i *q = p;
+    return (vf){_mm256_cvtph_ps(_mm_loadu_si128(q)), _mm256_cvtph_ps(_mm_loadu_si128(q + 1))};
+}
+INLINE void v_store_f16(void *p, vf x) {
+    __m128i *q = p;
+    _mm_storeu_si128(q, _mm256_cvtps_ph(x.a, _MM_FROUND_TO_NEAREST_INT));
+    _mm_storeu_si128(q + 1, _mm256_cvtps_ph(x.b, _MM_FROUND_TO_NEAREST_INT));
+}
+INLINE vf v_bf16(const void *p) {
+    const __m128i *q = p;
+    vi x = {_mm256_cvtepu16_epi32(_mm_loadu_si128(q)), _mm256_cvtepu16_epi32(_mm_loadu_si128(q + 1))};
+    return v_cast(i_sll(x, 16));
+}
+
+INLINE float v_sum(vf x) {
+    __m256 b = _mm256_add_ps(x.a, x.b);
+    __m128 c = _mm_add_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
+    c = _mm_add_ps(c, _mm_movehl_ps(c, c));
+    return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
+}

@@ -1,0 +1,85 @@
+/* 16 floats or ints in an AVX-512 register: see vec.h. */
+#include <immintrin.h>
+
+#define LEVEL_NAME "avx512"
+#define LEVEL_TABLE cpu_level_avx512
+#define MATMUL_ROWS 12   /* rows x 2 panels of accumulators: 24 of 32 registers */
+#define MATVEC_STREAMS 4
+
+typedef __m512 vf;
+typedef __m512i vi;
+
+INLINE vf v_zero(void) { return _mm512_setzero_ps(); }
+INLINE vf v_set1(float x) { return _mm512_set1_ps(x); }
+INLINE vf v_load(const float *p) { return _mm512_loadu_ps(p); }
+INLINE void v_store(float *p, vf a) { _mm512_storeu_ps(p, a); }
+INLINE vf v_load_n(const float *p, int n) {
+    return _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p);
+}
+INLINE void v_store_n(float *p, vf a, int n) {
+    _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), a);
+}
+INLINE vf v_add(vf a, vf b) { return _mm512_add_ps(a, b); }
+INLINE vf v_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
+INLINE vf v_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
+INLINE vf v_div(vf a, vf b) { return _mm512_div_ps(a, b); }
+INLINE vf v_max(vf a, vf b) { return _mm512_max_ps(a, b); }
+INLINE vf v_min(vf a, vf b) { return _mm512_min_ps(a, b); }
+INLINE vf v_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+
+INLINE vi i_load(const void *p) { return _mm512_loadu_si512(p); }
+INLINE vi i_set1(int x) { return _mm512_set1_epi32(x); }
+INLINE vi i_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
+INLINE vi i_and(vi a, vi b) { return _mm512_and_si512(a, b); }
+INLINE vi i_or(vi a, vi b) { return _mm512_or_si512(a, b); }
+INLINE vi i_srl(vi a, int n) { return (vi)((__v16su)a >> n); }
+INLINE vi i_sll(vi a, int n) { return (vi)((__v16su)a << n); }
+INLINE vi i_sra(vi a, int n) { return (vi)((__v16si)a >> n); }
+INLINE vf v_from_i(vi a) { return _mm512_cvtepi32_ps(a); }
+INLINE vi i_round(vf a) { return _mm512_cvtps_epi32(a); }
+INLINE vf v_cast(vi a) { return _mm512_castsi512_ps(a); }
+
+INLINE vf v_f16(const void *p) { return _mm512_cvtph_ps(_mm256_loadu_si256(p)); }
+INLINE void v_store_f16(void *p, vf a) {
+    _mm256_storeu_si256(p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
+}
+INLINE vf v_bf16(const void *p) {
+    return v_cast(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p)), 16));
+}
+
+INLINE float v_sum(vf a) {
+    __m256 b = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+    __m128 c = _mm_add_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
+    c = _mm_add_ps(c, _mm_movehl_ps(c, c));
+    return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
+}
+
+/* Codes become floats by looking them up: the permutation reads only the low bits of an index. */
+#define VEC_LOOKS_UP
+INLINE vf v_code4(vi a) {
+    const vf table = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    return _mm512_permutexvar_ps(a, table);
+}
+INLINE vf v_code4s(vi a) {
+    const vf table = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1);
+    return _mm512_permutexvar_ps(a, table);
+}
+INLINE vf v_code2(vi a) {
+    const vf table = _mm512_setr_ps(0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3);
+    return _mm512_permutexvar_ps(a, table);
+}
+INLINE vf v_code3s(vi a) {
+    const vf table = _mm512_setr_ps(0, 1, 2, 3, -4, -3, -2, -1, 0, 1, 2, 3, -4, -3, -2, -1);
+    return _mm512_permutexvar_ps(a, table);
+}
+INLINE vf v_code5(vi a) {
+    const vf low = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const vf high = _mm512_setr_ps(16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31);
+    return _mm512_permutex2var_ps(low, a, high);
+}
+INLINE vf v_code5s(vi a) {
+    const vf low = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const vf high = _mm512_setr_ps(-16, -15, -14, -13, -12, -11, -10, -9, -8, -7, -6, -5, -4, -3,
+                                   -2, -1);
+    return _mm512_permutex2var_ps(low, a, high);
+}
