@@ -20,7 +20,7 @@ int cmd_ping(struct tool *tool, const struct args *args) {
     (void)args;
     json_t *result;
     double start = now_ms();
-    int rc = tool_call(tool, "ping", NULL, NULL, NULL, &result);
+    int rc = tool_ask(tool, "ping", NULL, &result);
     if (rc != EXIT_OK) return rc;
     const char *version = json_string_value(json_object_get(result, "version"));
     if (!version) version = "?";
@@ -36,7 +36,7 @@ int cmd_ping(struct tool *tool, const struct args *args) {
 int cmd_metrics(struct tool *tool, const struct args *args) {
     (void)args;
     json_t *result;
-    int rc = tool_call(tool, "metrics", NULL, NULL, NULL, &result);
+    int rc = tool_ask(tool, "metrics", NULL, &result);
     if (rc != EXIT_OK) return rc;
     if (tool->format == OUT_JSON) put_json(result);
     else put_string(tool, json_is_string(result) ? result : json_object_get(result, "text"));
@@ -49,7 +49,7 @@ int cmd_shutdown(struct tool *tool, const struct args *args) {
     int64_t timeout_ms = args_integer(args, "timeout", 0);
     if (timeout_ms)
         json_object_set_new(args->params, "timeout_s", json_real((double)timeout_ms / 1000));
-    int rc = tool_call(tool, "shutdown", args->params, NULL, NULL, &result);
+    int rc = tool_ask(tool, "shutdown", args->params, &result);
     if (rc != EXIT_OK) return rc;
     json_int_t live = json_integer_value(json_object_get(result, "live_requests"));
     if (tool->format == OUT_JSON) put_json(result);

@@ -31,14 +31,15 @@ const struct option_def generate_options[] = {
 
 struct stream {
     struct tool *tool;
-    char last; /* the last byte printed; 0 = none */
+    bool began; /* something was printed */
 };
 
 static void put_piece(struct stream *stream, const json_t *text) {
     size_t size = json_string_length(text);
     if (size == 0) return;
     put_string(stream->tool, text);
-    stream->last = json_string_value(text)[size - 1];
+    stream->began = true;
+    stream->tool->mid_line = json_string_value(text)[size - 1] != '\n';
 }
 
 /* A reader that went away ends the generation, too. */
@@ -68,9 +69,9 @@ static void put_result(struct stream *stream, const json_t *result) {
         if (result) put_json(result);
         return;
     }
-    if (!stream->last) put_piece(stream, json_object_get(result, "text"));
+    if (!stream->began) put_piece(stream, json_object_get(result, "text"));
     const json_t *logprobs = json_object_get(result, "logprobs");
-    if (stream->last && stream->last != '\n' && (tool->out_terminal || logprobs)) putchar('\n');
+    if (tool->mid_line && (tool->out_terminal || logprobs)) putchar('\n');
     if (logprobs) put_logprobs(tool, json_object_get(result, "prompt_logprobs"), logprobs);
     if (result) say_summary(tool, result);
 }

@@ -55,7 +55,7 @@ int cmd_score(struct tool *tool, const struct args *args) {
     if (rc != EXIT_OK) return rc;
     json_object_set_new(args->params, "prompt", prompt);
     json_object_set_new(args->params, "completion", completion);
-    rc = tool_call(tool, "score", args->params, NULL, NULL, &result);
+    rc = tool_ask(tool, "score", args->params, &result);
     if (rc != EXIT_OK) return rc;
     if (tool->format == OUT_JSON) put_json(result);
     else put_score(tool, result);

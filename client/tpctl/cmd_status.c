@@ -3,7 +3,7 @@
 
 static int show(struct tool *tool, const char *method) {
     json_t *result;
-    int rc = tool_call(tool, method, NULL, NULL, NULL, &result);
+    int rc = tool_ask(tool, method, NULL, &result);
     if (rc != EXIT_OK) return rc;
     if (tool->format == OUT_JSON) put_json(result);
     else put_object(tool, result);

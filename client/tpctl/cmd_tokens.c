@@ -42,7 +42,7 @@ int cmd_tokenize(struct tool *tool, const struct args *args) {
     int rc = read_text_word(args, "text", &text);
     if (rc != EXIT_OK) return rc;
     json_object_set_new(args->params, "text", text);
-    rc = tool_call(tool, "tokenize", args->params, NULL, NULL, &result);
+    rc = tool_ask(tool, "tokenize", args->params, &result);
     if (rc != EXIT_OK) return rc;
     const json_t *ids = json_object_get(result, "tokens");
     if (tool->format == OUT_JSON) put_json(result);
@@ -83,7 +83,7 @@ int cmd_detokenize(struct tool *tool, const struct args *args) {
     int rc = from_stdin ? ids_from_stdin(&ids) : ids_from_words(args, &ids);
     if (rc != EXIT_OK) return rc;
     json_object_set_new(args->params, "tokens", ids);
-    rc = tool_call(tool, "detokenize", args->params, NULL, NULL, &result);
+    rc = tool_ask(tool, "detokenize", args->params, &result);
     if (rc != EXIT_OK) return rc;
     if (tool->format == OUT_JSON) put_json(result);
     else put_string(tool, json_object_get(result, "text"));

@@ -86,11 +86,20 @@ int tool_call(struct tool *tool, const char *method, json_t *params, tpd_notify_
     int exit_code = error.exit_code;
     /* Whoever pressed Ctrl-C knows; the terminal's "^C" gets a line of its own. */
     if (exit_code != TPD_EXIT_INTERRUPTED) {
-        if (notify && tool->out_terminal) putchar('\n');
+        if (tool->mid_line && tool->out_terminal) putchar('\n');
+        tool->mid_line = false;
         report(&error);
-    } else if (tool->err_terminal) fputc('\n', stderr);
+    } else if (tool->err_terminal && !tool->mid_line) fputc('\n', stderr);
     tpd_error_clear(&error);
     return exit_code;
+}
+
+int tool_ask(struct tool *tool, const char *method, json_t *params, json_t **result) {
+    int rc = tool_call(tool, method, params, NULL, NULL, result);
+    if (rc == EXIT_OK) return EXIT_OK;
+    json_decref(*result);
+    *result = NULL;
+    return rc;
 }
 
 /* The command that argv[*i …] names, one word or two; leaves *i behind it. */

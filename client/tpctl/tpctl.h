@@ -45,6 +45,7 @@ enum out_format { OUT_HUMAN, OUT_PLAIN, OUT_JSON };
 struct tool {
     enum out_format format;
     bool quiet, out_terminal, err_terminal, color;
+    bool mid_line;      /* text of a generation stands on stdout without a newline at its end */
     const char *socket; /* NULL: the usual places */
     int64_t deadline_ms;
     struct tpd_client *client; /* NULL until the first call */
@@ -66,6 +67,8 @@ extern const struct option_def global_options[];
  * the call is cut short by Ctrl-C or the deadline, *result may still hold a part. */
 int tool_call(struct tool *tool, const char *method, json_t *params, tpd_notify_fn *notify,
               void *user, json_t **result);
+/* The same for what is only of use whole: on failure *result is NULL. */
+int tool_ask(struct tool *tool, const char *method, json_t *params, json_t **result);
 
 /* options.c: all return false after saying on stderr what is wrong. */
 bool args_init(struct args *args, int argc);
