@@ -138,7 +138,7 @@ def spm_tokens():
 
 
 def spm_encode(text, pieces, scores):
-    """How a `llama` tokenizer of GGUF merges: the best-scoring neighbours first, leftmost on a tie."""
+    """How a `llama` tokenizer of GGUF merges: the best-scoring pair first, leftmost on a tie."""
     ids = {p: i for i, p in enumerate(pieces)}
     parts = list("▁" + text.replace(" ", "▁"))
     while True:
