@@ -47,10 +47,16 @@ double sampler_uniform(uint64_t seed, uint64_t position, uint32_t purpose) {
 
 /* --- log-probabilities ---------------------------------------------------------------------------- */
 
+/* Rows are long: these loops go by LANES, which compilers turn into vector instructions. */
+enum { LANES = 16 };
+
 static int check_finite(const float *logits, int32_t vocab, struct error *e) {
-    uint32_t bad = 0;
-    for (int32_t i = 0; i < vocab; i++) bad |= !(fabsf(logits[i]) <= FLT_MAX);
-    if (!bad) return 0;
+    int32_t bad[LANES] = {0}, i = 0;
+    for (; i + LANES <= vocab; i += LANES)
+        for (int k = 0; k < LANES; k++) bad[k] |= !(fabsf(logits[i + k]) <= FLT_MAX);
+    for (; i < vocab; i++) bad[0] |= !(fabsf(logits[i]) <= FLT_MAX);
+    for (int k = 1; k < LANES; k++) bad[0] |= bad[k];
+    if (!bad[0]) return 0;
     int32_t row = 0;
     while (isfinite(logits[row])) row++;
     return error_set(e, ERR_DEVICE,
@@ -60,9 +66,24 @@ static int check_finite(const float *logits, int32_t vocab, struct error *e) {
 }
 
 static float max_of(const float *x, int32_t n) {
-    float max = x[0];
-    for (int32_t i = 1; i < n; i++) max = x[i] > max ? x[i] : max;
-    return max;
+    float max[LANES];
+    int32_t i = 0;
+    for (int k = 0; k < LANES; k++) max[k] = x[0];
+    for (; i + LANES <= n; i += LANES)
+        for (int k = 0; k < LANES; k++) max[k] = x[i + k] > max[k] ? x[i + k] : max[k];
+    for (; i < n; i++) max[0] = x[i] > max[0] ? x[i] : max[0];
+    for (int k = 1; k < LANES; k++) max[0] = max[k] > max[0] ? max[k] : max[0];
+    return max[0];
+}
+
+static double sum_of(const float *x, int32_t n) {
+    double sum[LANES] = {0};
+    int32_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int k = 0; k < LANES; k++) sum[k] += x[i + k];
+    for (; i < n; i++) sum[0] += x[i];
+    for (int k = 1; k < LANES; k++) sum[0] += sum[k];
+    return sum[0];
 }
 
 static double log_sum_exp(const float *logits, int32_t vocab) {
@@ -159,9 +180,17 @@ static uint32_t order_key(float x) {
     return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
+static float float_of_key(uint32_t key) {
+    uint32_t bits = key & 0x80000000u ? key & 0x7FFFFFFFu : ~key;
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
 enum { RADIX_BITS = 11, RADIX_SIZE = 1 << RADIX_BITS };
 
 /* The shortest prefix whose weights (1 each when weights is NULL) sum to at least need; never empty.
+ * Not all weights may be 0.
  * Radix selection: three looks at 11, 11 and 10 bits of the key, each only at the candidates of the
  * bucket where the sum reaches need. */
 static struct cut find_cut(const float *logits, const float *weights, int32_t n, double need,
@@ -172,18 +201,16 @@ static struct cut find_cut(const float *logits, const float *weights, int32_t n,
     int32_t n_bucket = n;
     for (int level = 0; level < 3; level++) {
         double mass[RADIX_SIZE] = {0};
-        int32_t members[RADIX_SIZE] = {0};
         int shift = shifts[level];
         uint32_t mask = level == 2 ? (1u << 10) - 1 : RADIX_SIZE - 1;
         for (int32_t j = 0; j < n_bucket; j++) {
             int32_t i = level ? bucket[j] : j;
             uint32_t digit = order_key(logits[i]) >> shift & mask;
             mass[digit] += weights ? weights[i] : 1;
-            members[digit]++;
         }
         int32_t chosen = -1;
         for (int32_t d = (int32_t)mask; d >= 0; d--) {
-            if (!members[d]) continue;
+            if (mass[d] <= 0) continue;
             /* Rounding may leave the whole sum just under need: then the last one is the cut. */
             if (chosen >= 0) sum += mass[chosen];
             chosen = d;
@@ -206,16 +233,29 @@ static struct cut find_cut(const float *logits, const float *weights, int32_t n,
     return cut;
 }
 
+/* Keeps the candidates whose x (their logits or weights) is at least least, in the order they had.
+ * Returns how many. */
+static int32_t keep_from(struct sampler *s, float *logits, const float *x, int32_t n, float least) {
+    int32_t kept = 0;
+    for (int32_t i = 0; i < n; i++) {
+        if (x[i] < least) continue;
+        logits[kept] = logits[i];
+        s->ids[kept] = s->ids[i];
+        s->weights[kept] = s->weights[i];
+        kept++;
+    }
+    return kept;
+}
+
 /* Keeps what is inside the cut, in the order it had. Returns how many. */
-static int32_t apply_cut(struct sampler *s, float *logits, bool with_weights, int32_t n,
-                         struct cut cut) {
+static int32_t apply_cut(struct sampler *s, float *logits, int32_t n, struct cut cut) {
     int32_t kept = 0;
     for (int32_t i = 0; i < n; i++) {
         uint32_t key = order_key(logits[i]);
         if (key < cut.key || (key == cut.key && cut.ties-- <= 0)) continue;
         logits[kept] = logits[i];
         s->ids[kept] = s->ids[i];
-        if (with_weights) s->weights[kept] = s->weights[i];
+        s->weights[kept] = s->weights[i];
         kept++;
     }
     return kept;
@@ -224,26 +264,10 @@ static int32_t apply_cut(struct sampler *s, float *logits, bool with_weights, in
 /* --- the choice ----------------------------------------------------------------------------------- */
 
 static token_id best_token(const float *logits, int32_t vocab) {
+    float max = max_of(logits, vocab);
     token_id best = 0;
-    for (int32_t i = 1; i < vocab; i++)
-        if (logits[i] > logits[best]) best = i;
+    while (logits[best] != max) best++;
     return best;
-}
-
-static double sum_of(const float *x, int32_t n) {
-    double sum = 0;
-    for (int32_t i = 0; i < n; i++) sum += x[i];
-    return sum;
-}
-
-static int32_t cut_below(struct sampler *s, int32_t n, double least) {
-    int32_t kept = 0;
-    for (int32_t i = 0; i < n; i++) {
-        if (s->weights[i] < least) continue;
-        s->weights[kept] = s->weights[i];
-        s->ids[kept++] = s->ids[i];
-    }
-    return kept;
 }
 
 /* Goes along the candidates in the order of their ids, so that the outcome depends on the set and
@@ -260,21 +284,38 @@ static token_id draw(const struct sampler *s, int32_t n, double uniform) {
     return last;
 }
 
+/* Most candidates are far from the best k: the k-th of the maxima of runs is a bound that at least k
+ * reach, and what is below it needs no selection. */
+static int32_t cut_top_k(struct sampler *s, float *logits, int32_t n, int64_t k) {
+    enum { RUN = 64 };
+    int32_t runs = n / RUN;
+    if (runs > k) {
+        float *maxima = s->weights;
+        for (int32_t i = 0; i < runs; i++) maxima[i] = max_of(logits + (size_t)i * RUN, RUN);
+        struct cut cut = find_cut(maxima, NULL, runs, (double)k, s->bucket);
+        n = keep_from(s, logits, logits, n, float_of_key(cut.key));
+    }
+    return apply_cut(s, logits, n, find_cut(logits, NULL, n, (double)k, s->bucket));
+}
+
+/* Likewise: all that are lighter than the n-th part of what may be cut off are cut off for sure. */
+static int32_t cut_top_p(struct sampler *s, float *logits, int32_t n, double p) {
+    double sum = sum_of(s->weights, n);
+    n = keep_from(s, logits, s->weights, n, (float)((1 - p) * sum / n * 0.999));
+    return apply_cut(s, logits, n, find_cut(logits, s->weights, n, p * sum, s->bucket));
+}
+
 static token_id sample(struct sampler *s, float *logits, uint64_t position) {
     const struct sampling *p = s->sampling;
     int32_t n = s->vocab;
     for (int32_t i = 0; i < n; i++) s->ids[i] = i;
-    if (p->top_k > 0 && p->top_k < n)
-        n = apply_cut(s, logits, false, n, find_cut(logits, NULL, n, (double)p->top_k, s->bucket));
+    if (p->top_k > 0 && p->top_k < n) n = cut_top_k(s, logits, n, p->top_k);
     /* The best weight is exactly 1 at any temperature. */
     float max = max_of(logits, n);
-    for (int32_t i = 0; i < n; i++)
-        s->weights[i] = expf((float)((double)(logits[i] - max) / p->temperature));
-    if (p->top_p < 1) {
-        double need = p->top_p * sum_of(s->weights, n);
-        n = apply_cut(s, logits, true, n, find_cut(logits, s->weights, n, need, s->bucket));
-    }
-    if (p->min_p > 0) n = cut_below(s, n, p->min_p);
+    double cold = fmin(1 / p->temperature, 1e300); /* finite: 0 * cold is 0 */
+    for (int32_t i = 0; i < n; i++) s->weights[i] = expf((float)((logits[i] - max) * cold));
+    if (p->top_p < 1) n = cut_top_p(s, logits, n, p->top_p);
+    if (p->min_p > 0) n = keep_from(s, logits, s->weights, n, (float)p->min_p);
     return draw(s, n, sampler_uniform(p->seed, position, SAMPLER_DRAW));
 }
 
