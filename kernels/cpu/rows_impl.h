@@ -2,11 +2,11 @@
 
 /* e^x to about 1 ulp for x in [-87, 88]; beyond, the value at the end. */
 INLINE vf v_exp(vf x) {
-    x = v_max(v_min(x, v_set1(88.0f)), v_set1(-87.0f));
+    x = v_max(v_set1(-87.0f), v_min(v_set1(88.0f), x)); /* in this order NaN stays NaN */
     vi n = i_round(v_mul(x, v_set1(0x1.715476p+0f)));
     vf k = v_from_i(n);
     vf r = v_fma(k, v_set1(-0x1.62e4p-1f), x); /* ln 2 in two parts; the first product is exact */
-    r = v_fma(k, v_set1(0x1.7f7d1cp-20f), r);
+    r = v_fma(k, v_set1(-0x1.7f7d1cp-20f), r);
     vf p = v_set1(0x1.6850e4p-10f);
     p = v_fma(p, r, v_set1(0x1.123bccp-7f));
     p = v_fma(p, r, v_set1(0x1.555b98p-5f));
@@ -53,6 +53,7 @@ static void rmsnorm(float *out, float *x, const float *y, float scale, const flo
 }
 
 INLINE vf v_silu_mul(vf gate, vf up) {
+    gate = v_max(v_set1(-100.0f), gate); /* below, the quotient is nothing */
     vf e = v_exp(v_sub(v_zero(), gate));
     return v_mul(v_div(gate, v_add(v_set1(1), e)), up);
 }

@@ -11,6 +11,7 @@
 #include "kernels/cpu/layout.h"
 
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,0 +1,144 @@
+/* Attention against a plain softmax in double, over uneven heads, blocks, windows and sequences. */
+#include "tests/unit/kernels_fixture.h"
+
+struct attention_case {
+    enum dtype type;
+    int32_t H, K, e, block_size, window, out_stride;
+    int32_t n_seqs, max_blocks, T;
+    int32_t pos[64], seq[64], kv_of_head[16], blocks[3 * 128];
+    float *q;
+    uint8_t *keys, *values;
+    size_t cache_bytes;
+    int32_t n_blocks;
+};
+
+static float cache_at(const struct attention_case *a, const uint8_t *cache, int32_t seq, int32_t head,
+                      int32_t p, int32_t i) {
+    int32_t block = a->blocks[seq * a->max_blocks + p / a->block_size];
+    size_t at = (size_t)((block * a->K + head) * a->block_size + p % a->block_size) * (size_t)a->e +
+                (size_t)i;
+    float x;
+    dtype_row_to_f32(a->type, cache + at * dtype_row_bytes(a->type, 1), &x, 1);
+    return x;
+}
+
+static void reference(const struct attention_case *a, int32_t t, int32_t h, double scale,
+                      double *out) {
+    const float *q = a->q + (t * a->H + h) * a->e;
+    int32_t head = a->kv_of_head[h], seq = a->seq[t], last = a->pos[t];
+    int32_t first = a->window > 0 && last >= a->window ? last - a->window + 1 : 0;
+    double max = -INFINITY, total = 0, *score = malloc((size_t)(last + 1) * sizeof *score);
+    for (int32_t p = first; p <= last; p++) {
+        score[p] = 0;
+        for (int32_t i = 0; i < a->e; i++)
+            score[p] += (double)q[i] * (double)cache_at(a, a->keys, seq, head, p, i);
+        score[p] *= scale;
+        if (score[p] > max) max = score[p];
+    }
+    for (int32_t i = 0; i < a->e; i++) out[i] = 0;
+    for (int32_t p = first; p <= last; p++) {
+        double w = exp(score[p] - max);
+        total += w;
+        for (int32_t i = 0; i < a->e; i++)
+            out[i] += w * (double)cache_at(a, a->values, seq, head, p, i);
+    }
+    for (int32_t i = 0; i < a->e; i++) out[i] /= total;
+    free(score);
+}
+
+/* Sequences of random lengths, the last rows of each in the step; blocks dealt at random. */
+static void case_fill(struct attention_case *a, int32_t longest) {
+    a->max_blocks = longest / a->block_size + 1;
+    a->n_blocks = a->n_seqs * a->max_blocks;
+    int32_t rest = a->T, t = 0;
+    for (int32_t s = 0; s < a->n_seqs; s++) {
+        int32_t rows = s == a->n_seqs - 1 ? rest : random_int(1, rest - (a->n_seqs - 1 - s));
+        int32_t first = random_int(0, longest - rows);
+        for (int32_t i = 0; i < rows; i++, t++) a->pos[t] = first + i, a->seq[t] = s;
+        rest -= rows;
+        for (int32_t b = 0; b < a->max_blocks; b++)
+            a->blocks[s * a->max_blocks + b] = (b * a->n_seqs + s + 3) % a->n_blocks;
+    }
+    a->q = random_floats((size_t)(a->T * a->H * a->e));
+    for (int32_t i = 0; i < a->T * a->H * a->e; i++) a->q[i] *= 4;
+    int32_t vectors = a->n_blocks * a->K * a->block_size;
+    a->cache_bytes = (size_t)vectors * dtype_row_bytes(a->type, a->e);
+    a->keys = malloc(a->cache_bytes);
+    a->values = malloc(a->cache_bytes);
+    for (int32_t i = 0; i < vectors; i++) {
+        random_row(a->type, a->e, a->keys + (size_t)i * dtype_row_bytes(a->type, a->e));
+        random_row(a->type, a->e, a->values + (size_t)i * dtype_row_bytes(a->type, a->e));
+    }
+}
+
+/* Rows from … from+T-1 of the case; out [T, out_stride], to be freed. */
+static float *case_run(struct kctx *c, const struct attention_case *a, int32_t from, int32_t T,
+                       float scale) {
+    size_t out_bytes = (size_t)(T * a->out_stride) * 4;
+    struct kv_view kv = {a->type, a->n_blocks, a->block_size, a->K, a->e,
+                         to_device(c, a->keys, a->cache_bytes),
+                         to_device(c, a->values, a->cache_bytes)};
+    struct step_rows rows = {T, a->n_seqs, a->max_blocks,
+                             to_device(c, a->pos + from, (size_t)T * 4),
+                             to_device(c, a->seq + from, (size_t)T * 4),
+                             to_device(c, a->blocks, sizeof a->blocks)};
+    int32_t width = a->H * a->e;
+    dev_addr q = to_device(c, a->q + from * width, (size_t)(T * width) * 4);
+    dev_addr out = to_device(c, NULL, out_bytes);
+    c->ops->attention(c, out, a->out_stride, q, a->H, a->kv_of_head, &kv, &rows, scale, a->window);
+    float *got = from_device(c, out, out_bytes);
+    dev_addr all[] = {kv.k, kv.v, rows.pos, rows.seq, rows.blocks, q, out};
+    for (int i = 0; i < 7; i++) c->ops->mem_free(c, all[i]);
+    return got;
+}
+
+static void check_case(struct kctx *c, struct attention_case *a, int32_t longest) {
+    double want[256];
+    case_fill(a, longest);
+    float scale = 1 / sqrtf((float)a->e), *got = case_run(c, a, 0, a->T, scale);
+    for (int32_t t = 0; t < a->T; t++) {
+        for (int32_t h = 0; h < a->H; h++) {
+            reference(a, t, h, (double)scale, want);
+            for (int32_t i = 0; i < a->e; i++)
+                assert_near("attention", got[t * a->out_stride + h * a->e + i], want[i], 3e-6);
+        }
+        for (int32_t i = a->H * a->e; i < a->out_stride; i++)
+            assert_true(got[t * a->out_stride + i] == 0);
+    }
+    for (int i = 0; i < 5; i++) { /* any run of rows alone: the same bits */
+        int32_t T = i == 0 ? 1 : random_int(1, a->T), from = random_int(0, a->T - T);
+        float *some = case_run(c, a, from, T, scale);
+        assert_memory_equal(some, got + from * a->out_stride, (size_t)(T * a->out_stride) * 4);
+        free(some);
+    }
+    free(got);
+    free(a->q);
+    free(a->keys);
+    free(a->values);
+}
+
+static void attention_right(struct kctx *c) {
+    static const struct attention_case shapes[] = {
+        {DTYPE_F32, 9, 3, 64, 16, 0, 600, .n_seqs = 1, .T = 40, .kv_of_head = {0, 0, 0, 1, 1, 1, 2, 2, 2}},
+        {DTYPE_F16, 9, 3, 64, 32, 0, 576, .n_seqs = 3, .T = 33, .kv_of_head = {0, 0, 0, 1, 1, 1, 2, 2, 2}},
+        {DTYPE_BF16, 5, 3, 40, 128, 0, 200, .n_seqs = 2, .T = 20, .kv_of_head = {0, 1, 1, 1, 2}},
+        {DTYPE_F32, 4, 1, 20, 5, 7, 90, .n_seqs = 2, .T = 25, .kv_of_head = {0, 0, 0, 0}},
+        {DTYPE_F16, 2, 2, 18, 100, 33, 36, .n_seqs = 1, .T = 64, .kv_of_head = {0, 1}},
+        {DTYPE_BF16, 3, 1, 128, 64, 100, 384, .n_seqs = 3, .T = 3, .kv_of_head = {0, 0, 0}},
+        {DTYPE_F32, 1, 1, 2, 1, 0, 2, .n_seqs = 1, .T = 1, .kv_of_head = {0}},
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        struct attention_case a = shapes[i];
+        check_case(c, &a, i == 6 ? 100 : 200);
+    }
+}
+
+static void attention_is_right_and_each_rows_own(void **state) {
+    (void)state;
+    on_every_level(attention_right);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(attention_is_right_and_each_rows_own)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
