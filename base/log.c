@@ -39,8 +39,8 @@ static void time_now(char out[40]) {
 
 static int write_json(char *line, size_t size, const char *when, enum log_level level,
                       const char *message) {
-    json_t *object = json_pack("{s:s, s:s, s:s}", "time", when, "level", level_name(level),
-                               "message", message);
+    json_t *object =
+        json_pack("{s:s, s:s, s:s}", "time", when, "level", level_name(level), "message", message);
     size_t n = object ? json_dumpb(object, line, size - 1, JSON_COMPACT) : 0;
     json_decref(object);
     if (n == 0 || n > size - 1) return 0;
@@ -57,8 +57,7 @@ void log_line(enum log_level level, const char *format, ...) {
     va_end(args);
     time_now(when);
     int n = as_json ? write_json(line, sizeof line, when, level, message) : 0;
-    if (n <= 0)
-        n = snprintf(line, sizeof line, "%s %-5s %s\n", when, level_name(level), message);
+    if (n <= 0) n = snprintf(line, sizeof line, "%s %-5s %s\n", when, level_name(level), message);
     /* A log that cannot be written must not stop the daemon. */
     ssize_t written = write(STDERR_FILENO, line, (size_t)n);
     (void)written;

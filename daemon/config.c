@@ -41,7 +41,8 @@ const struct config_key config_keys[] = {
     {"socket_group", CONFIG_TEXT, AT(socket_group), "", 0, 0, NULL,
      "group that owns the socket; empty = the daemon's own"},
     {"allow_uid", CONFIG_USERS, AT(allow_uid), "", 0, 0, NULL,
-     "users that may connect (names or numbers); with allow_gid empty too, all that the mode lets in"},
+     "users that may connect (names or numbers); with allow_gid empty too, all that the mode lets "
+     "in"},
     {"allow_gid", CONFIG_GROUPS, AT(allow_gid), "", 0, 0, NULL, "groups that may connect"},
     {"admin_uid", CONFIG_USERS, AT(admin_uid), "", 0, 0, NULL,
      "users that may call what changes the daemon (shutdown …); with admin_gid empty too, all"},
@@ -130,8 +131,7 @@ static int set_number(int64_t *field, const struct config_key *key, const char *
     return 0;
 }
 
-static int set_bool(bool *field, const struct config_key *key, const char *value,
-                    struct error *e) {
+static int set_bool(bool *field, const struct config_key *key, const char *value, struct error *e) {
     static const char *const words[][2] = {
         {"false", "true"}, {"no", "yes"}, {"off", "on"}, {"0", "1"}};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)

@@ -1,8 +1,9 @@
 /* daemon/config.h: the daemon's settings, from etc/tpd.conf and from flags.
  *
  * One table (config_keys) lists every key with its kind, range, default and meaning; the file, the
- * flags (`--kv-type` for kv_type), `--help` and the test of etc/tpd.conf all read it. Filled by main
- * before anything starts; read-only afterwards. Failures are ERR_CONFIG (file) or ERR_USAGE (flags).
+ * flags (`--kv-type` for kv_type), `--help` and the test of etc/tpd.conf all read it. Filled by
+ * main before anything starts; read-only afterwards. Failures are ERR_CONFIG (file) or ERR_USAGE
+ * (flags).
  */
 #ifndef TPD_DAEMON_CONFIG_H
 #define TPD_DAEMON_CONFIG_H
@@ -47,7 +48,7 @@ enum config_kind {
 struct config_key {
     const char *name;
     enum config_kind kind;
-    size_t offset; /* in struct daemon_config */
+    size_t offset;        /* in struct daemon_config */
     const char *standard; /* the default, as a file would have it */
     int64_t min, max;
     const char *choices; /* "auto|f32|f16" */

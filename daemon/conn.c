@@ -1,7 +1,7 @@
 #include "daemon/conn.h"
 
-#include "daemon/http.h"
 #include "base/log.h"
+#include "daemon/http.h"
 #include "daemon/rpc.h"
 #include "daemon/server.h"
 
@@ -11,9 +11,9 @@
 #include <string.h>
 
 enum {
-    WATCH_MS = 200,            /* how soon the end of a half-closed client is noticed */
-    SMALL_INPUT = 64 * 1024,   /* an unfinished line that any connection may hold */
-    INPUT_SHARE = 16           /* lines of full length that all connections together may hold */
+    WATCH_MS = 200,          /* how soon the end of a half-closed client is noticed */
+    SMALL_INPUT = 64 * 1024, /* an unfinished line that any connection may hold */
+    INPUT_SHARE = 16         /* lines of full length that all connections together may hold */
 };
 
 struct outgoing {

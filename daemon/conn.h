@@ -4,8 +4,8 @@
  * it. Everything here runs on the loop's thread.
  *
  * Memory of a connection is bounded: at most a line of max_message waits in it; while more than
- * max_outbound bytes of answers are unread, it reads nothing and its generations hold; a client that
- * stays so for slow_client_s is dropped.
+ * max_outbound bytes of answers are unread, it reads nothing and its generations hold; a client
+ * that stays so for slow_client_s is dropped.
  */
 #ifndef TPD_DAEMON_CONN_H
 #define TPD_DAEMON_CONN_H
@@ -33,19 +33,19 @@ struct conn {
     uv_pipe_t pipe;
     uv_timer_t timer; /* slow reader, or watch for the end of a half-closed client */
     struct peer peer;
-    uint64_t number; /* for the log, and the engine's fairness group */
+    uint64_t number;                 /* for the log, and the engine's fairness group */
     const struct language *language; /* NULL until the first byte */
     struct line_buffer in;
-    size_t counted; /* bytes of it in the server's input_bytes */
-    size_t outbound;     /* bytes queued and not yet written */
-    bool paused;         /* outbound went over the limit and is not yet below half of it */
-    bool ended;          /* the client sends no more, but still reads */
-    bool finishing;      /* closes when all is written */
+    size_t counted;  /* bytes of it in the server's input_bytes */
+    size_t outbound; /* bytes queued and not yet written */
+    bool paused;     /* outbound went over the limit and is not yet below half of it */
+    bool ended;      /* the client sends no more, but still reads */
+    bool finishing;  /* closes when all is written */
     bool closing;
-    bool taking; /* inside take_lines: a request that ends at once must not start it again */
-    struct call *calls;  /* live requests */
+    bool taking;        /* inside take_lines: a request that ends at once must not start it again */
+    struct call *calls; /* live requests */
     int64_t n_calls;
-    size_t busy_bytes;   /* size of the messages whose requests still hold them */
+    size_t busy_bytes; /* size of the messages whose requests still hold them */
 };
 
 /* Accepts from the listening pipe. */

@@ -26,17 +26,17 @@ static json_t *stop_json(const struct gen_event *end) {
 static json_t *choice_json(const struct generation *g, const struct choice *choice) {
     const struct gen_event *end = choice->end;
     const struct tokenizer *tokenizer = g->call->server->tokenizer;
-    json_t *out = json_pack("{s:o, s:o, s:s, s:o, s:I}", "text", json_text(end->text, end->text_size),
-                            "tokens", json_token_ids(end->tokens, end->n_tokens), "finish_reason",
-                            finish_name(end->finish), "stop", stop_json(end), "seed",
-                            (json_int_t)choice->seed);
+    json_t *out = json_pack(
+        "{s:o, s:o, s:s, s:o, s:I}", "text", json_text(end->text, end->text_size), "tokens",
+        json_token_ids(end->tokens, end->n_tokens), "finish_reason", finish_name(end->finish),
+        "stop", stop_json(end), "seed", (json_int_t)choice->seed);
     if (g->sampling.logprobs < 0) return out;
     json_object_set_new(out, "logprobs",
                         json_token_logprobs(tokenizer, end->tokens, end->n_tokens, true));
     if (g->sampling.echo)
-        json_object_set_new(out, "prompt_logprobs",
-                            json_token_logprobs(tokenizer, end->prompt_tokens, end->n_prompt_tokens,
-                                                true));
+        json_object_set_new(
+            out, "prompt_logprobs",
+            json_token_logprobs(tokenizer, end->prompt_tokens, end->n_prompt_tokens, true));
     return out;
 }
 
@@ -99,7 +99,8 @@ static void start(struct call *call) {
 
 void handle_generate(struct call *call) {
     json_t *params = call->params, *n = json_object_get(params, "n");
-    struct generation *g = generation_new(call, n && !json_is_null(n) ? (int)json_number_value(n) : 1);
+    struct generation *g =
+        generation_new(call, n && !json_is_null(n) ? (int)json_number_value(n) : 1);
     if (!g) return;
     g->finish = result_json;
     g->stream = json_is_true(json_object_get(params, "stream"));

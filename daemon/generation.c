@@ -105,9 +105,9 @@ static void send_piece(struct choice *choice, const struct gen_event *event) {
                                json_token_ids(event->tokens, event->n_tokens));
     if (g->n > 1) json_object_set_new(params, "index", json_integer(choice - g->choices));
     if (g->sampling.logprobs >= 0)
-        json_object_set_new(params, "logprobs",
-                            json_token_logprobs(call->server->tokenizer, event->tokens,
-                                                event->n_tokens, true));
+        json_object_set_new(
+            params, "logprobs",
+            json_token_logprobs(call->server->tokenizer, event->tokens, event->n_tokens, true));
     call_notify(call, "token", params);
 }
 
@@ -179,8 +179,7 @@ static void end_unsubmitted(struct generation *g) {
         end->text = strdup("");
         g->choices[i].end = end;
     }
-    if (!g->choices[g->n - 1].end)
-        error_set(&g->error, ERR_CANCELLED, "the request was cancelled");
+    if (!g->choices[g->n - 1].end) error_set(&g->error, ERR_CANCELLED, "the request was cancelled");
     finish(g);
 }
 

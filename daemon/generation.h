@@ -22,12 +22,13 @@ struct generation {
     bool stream, score;
     size_t score_from;
     json_t *(*finish)(struct generation *g, struct error *e); /* NULL: fails with e */
-    struct error error; /* kind ERR_NONE while all is well */
+    struct error error;                                       /* kind ERR_NONE while all is well */
     int n, n_live;
     struct choice choices[];
 };
 
-/* n choices; it becomes the call's state. NULL when there is no memory: the call has then failed. */
+/* n choices; it becomes the call's state. NULL when there is no memory: the call has then failed.
+ */
 struct generation *generation_new(struct call *call, int n);
 /* Submits every choice, or ends the call when that cannot be done (or it was cancelled already). */
 void generation_start(struct generation *g);

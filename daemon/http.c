@@ -6,7 +6,8 @@
 
 static void refuse(struct conn *conn) {
     static const char body[] =
-        "{\"error\":{\"message\":\"HTTP is not built in this version of tpd: speak JSON-RPC on this "
+        "{\"error\":{\"message\":\"HTTP is not built in this version of tpd: speak JSON-RPC on "
+        "this "
         "socket, or use tpctl\",\"type\":\"server_error\",\"code\":\"not_implemented\"}}\n";
     char *answer = malloc(sizeof body + 256);
     if (!answer) {

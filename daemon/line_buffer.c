@@ -3,7 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-void line_buffer_init(struct line_buffer *b, size_t max) { *b = (struct line_buffer){.max = max}; }
+void line_buffer_init(struct line_buffer *b, size_t max) {
+    *b = (struct line_buffer){.max = max};
+}
 
 void line_buffer_free(struct line_buffer *b) {
     free(b->data);
@@ -32,8 +34,8 @@ bool line_buffer_add(struct line_buffer *b, const char *data, size_t size) {
 
 enum line_result line_buffer_next(struct line_buffer *b, char **line, size_t *size) {
     if (b->size == b->start) return LINE_NONE;
-    char *end = b->size > b->scanned ? memchr(b->data + b->scanned, '\n', b->size - b->scanned)
-                                     : NULL;
+    char *end =
+        b->size > b->scanned ? memchr(b->data + b->scanned, '\n', b->size - b->scanned) : NULL;
     if (!end) {
         b->scanned = b->size;
         return b->size - b->start > b->max ? LINE_TOO_LONG : LINE_NONE;

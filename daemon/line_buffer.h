@@ -1,7 +1,7 @@
 /* daemon/line_buffer.h: bytes from a socket, cut into lines.
  *
- * Holds what has come and was not yet taken, at most `max` bytes of an unfinished line (plus what one
- * read brought). Owned by one connection, on the loop's thread. */
+ * Holds what has come and was not yet taken, at most `max` bytes of an unfinished line (plus what
+ * one read brought). Owned by one connection, on the loop's thread. */
 #ifndef TPD_DAEMON_LINE_BUFFER_H
 #define TPD_DAEMON_LINE_BUFFER_H
 
@@ -9,10 +9,10 @@
 #include <stddef.h>
 
 struct line_buffer {
-    char *data; /* owned; NULL while nothing waits */
+    char *data;                   /* owned; NULL while nothing waits */
     size_t start, size, capacity; /* bytes that wait are data[start … size-1] */
-    size_t scanned; /* no newline before data[scanned] */
-    size_t max;     /* longest line, without its end */
+    size_t scanned;               /* no newline before data[scanned] */
+    size_t max;                   /* longest line, without its end */
 };
 
 enum line_result { LINE_NONE, LINE_WHOLE, LINE_TOO_LONG };
@@ -28,6 +28,8 @@ enum line_result line_buffer_next(struct line_buffer *b, char **line, size_t *si
 size_t line_buffer_rest(struct line_buffer *b, char **line);
 /* Gives memory back when nothing waits; call it when no line is in use. */
 void line_buffer_shrink(struct line_buffer *b);
-static inline size_t line_buffer_waiting(const struct line_buffer *b) { return b->size - b->start; }
+static inline size_t line_buffer_waiting(const struct line_buffer *b) {
+    return b->size - b->start;
+}
 
 #endif

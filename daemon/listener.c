@@ -17,7 +17,9 @@
 /* The first descriptor that systemd passes. */
 enum { LISTEN_FDS_START = 3 };
 
-static int no_memory(struct error *e) { return error_set(e, ERR_MEMORY, "no memory for a path"); }
+static int no_memory(struct error *e) {
+    return error_set(e, ERR_MEMORY, "no memory for a path");
+}
 
 /* Root and the user of the service keep their things in the system's places. */
 static bool is_service_user(void) {
@@ -103,8 +105,8 @@ static int remove_stale(const char *path, struct error *e) {
     if (lstat(path, &st) != 0)
         return errno == ENOENT ? 0 : error_errno(e, errno, path, "look at the socket");
     if (!S_ISSOCK(st.st_mode))
-        return error_set(e, ERR_CONFIG, "%s: exists and is not a socket; remove it or choose another",
-                         path);
+        return error_set(e, ERR_CONFIG,
+                         "%s: exists and is not a socket; remove it or choose another", path);
     return unlink(path) == 0 ? 0 : error_errno(e, errno, path, "remove the stale socket");
 }
 

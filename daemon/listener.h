@@ -14,11 +14,13 @@ struct listener {
 };
 
 /* Where the socket is when config says nothing: $TPD_SOCKET, $XDG_RUNTIME_DIR/tpd/tpd.sock,
- * /run/tpd/tpd.sock for root and the user tpd, else ~/.tpd/tpd.sock. *out is the caller's to free. */
+ * /run/tpd/tpd.sock for root and the user tpd, else ~/.tpd/tpd.sock. *out is the caller's to free.
+ */
 int listener_choose_path(const struct daemon_config *config, char **out, struct error *e);
 
 /* Takes the lock beside the socket, removes a stale socket, binds. A path over the limit of
- * sun_path, or a directory that everybody may write to, is ERR_CONFIG; a live owner ERR_CONFLICT. */
+ * sun_path, or a directory that everybody may write to, is ERR_CONFIG; a live owner ERR_CONFLICT.
+ */
 int listener_open(struct listener *listener, const struct daemon_config *config, struct error *e);
 /* Removes the socket's file and lets the lock go. */
 void listener_close(struct listener *listener);

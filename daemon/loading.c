@@ -25,7 +25,9 @@ struct state_letter {
     struct error error;
 };
 
-static double ms_since(int64_t start_ns) { return (double)(clock_ns() - start_ns) / 1e6; }
+static double ms_since(int64_t start_ns) {
+    return (double)(clock_ns() - start_ns) / 1e6;
+}
 
 static void open_files(uv_work_t *work) {
     struct loading *l = work->data;
@@ -58,8 +60,10 @@ static int choose_cores(const struct daemon_config *config, struct core_set *cor
             return error_prefix(e, "device: ");
         }
     } else if (strncmp(device, "cuda", 4) == 0)
-        return error_set(e, ERR_CONFIG, "device %s: this version of tpd computes on CPUs only; "
-                         "use auto or cpu", device);
+        return error_set(e, ERR_CONFIG,
+                         "device %s: this version of tpd computes on CPUs only; "
+                         "use auto or cpu",
+                         device);
     else if (strcmp(device, "auto") != 0 && strcmp(device, "cpu") != 0)
         return error_set(e, ERR_CONFIG, "device must be auto, cpu or cpu:LIST, not \"%s\"", device);
     if (config->threads > cores->n)
@@ -77,8 +81,8 @@ static void say_ready(struct server *server) {
                  (double)stats.ranks[r].use.bytes[MEM_WEIGHTS] / 1e6,
                  (double)stats.ranks[r].use.bytes[MEM_KV] / 1e6);
     log_info("KV cache %s: %d blocks of %d positions; context %d, %d slots",
-             stats.kv_type >= 0 ? dtype_info((enum dtype)stats.kv_type)->name : "?", stats.kv_blocks,
-             stats.block_size, stats.ctx, stats.slots);
+             stats.kv_type >= 0 ? dtype_info((enum dtype)stats.kv_type)->name : "?",
+             stats.kv_blocks, stats.block_size, stats.ctx, stats.slots);
     log_info("READY on %s after %.0f ms", server->listener.path, ms_since(server->started_ns));
     notify_send("READY=1\nSTATUS=serving");
 }

@@ -25,7 +25,8 @@ int lock_take(int *out, const char *path, const char *what, struct error *e) {
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY, 0600);
     if (fd < 0) return error_errno(e, errno, path, "open the lock file");
     if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
-        int rc = errno == EWOULDBLOCK ? held(e, fd, path, what) : error_errno(e, errno, path, "lock");
+        int rc =
+            errno == EWOULDBLOCK ? held(e, fd, path, what) : error_errno(e, errno, path, "lock");
         close(fd);
         return rc;
     }

@@ -13,7 +13,9 @@ void mailbox_deliver(struct mailbox *box) {
     }
 }
 
-static void on_async(uv_async_t *async) { mailbox_deliver(async->data); }
+static void on_async(uv_async_t *async) {
+    mailbox_deliver(async->data);
+}
 
 int mailbox_init(struct mailbox *box, uv_loop_t *loop, struct error *e) {
     box->first = NULL;
@@ -39,4 +41,6 @@ static void on_closed(uv_handle_t *handle) {
     uv_mutex_destroy(&box->mutex);
 }
 
-void mailbox_close(struct mailbox *box) { uv_close((uv_handle_t *)&box->async, on_closed); }
+void mailbox_close(struct mailbox *box) {
+    uv_close((uv_handle_t *)&box->async, on_closed);
+}

@@ -1,6 +1,6 @@
 /* tpd: the daemon, and the offline commands. */
-#include "daemon/command_line.h"
 #include "base/log.h"
+#include "daemon/command_line.h"
 #include "daemon/offline_inspect.h"
 #include "daemon/offline_text.h"
 #include "daemon/server.h"

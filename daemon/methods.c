@@ -4,7 +4,8 @@
 
 #include <string.h>
 
-#define END {NULL, 0, false, 0, 0, NULL}
+#define END                                                                                        \
+    { NULL, 0, false, 0, 0, NULL }
 
 static const struct param no_params[] = {END};
 

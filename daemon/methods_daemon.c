@@ -17,12 +17,14 @@ static double uptime_s(const struct server *server) {
 }
 
 /* A model may be named by any bytes that a path can hold. */
-static json_t *path_json(const char *path) { return json_text(path, strlen(path)); }
+static json_t *path_json(const char *path) {
+    return json_text(path, strlen(path));
+}
 
 static json_t *model_json(const struct server *server) {
     const struct model *model = server->model;
-    if (!model) return json_pack("{s:o, s:n}", "path", path_json(server->config->model),
-                                 "architecture");
+    if (!model)
+        return json_pack("{s:o, s:n}", "path", path_json(server->config->model), "architecture");
     return json_pack("{s:o, s:s, s:s}", "path", path_json(model_path(model)), "architecture",
                      arch_name(model_config(model)->arch), "dtype",
                      dtype_info(model_dtype(model))->name);
@@ -56,20 +58,22 @@ static json_t *kv_json(const struct engine_stats *s) {
 static void add_engine(json_t *status, const struct engine_stats *s, int64_t parked) {
     json_object_set_new(status, "devices", devices_json(s));
     json_object_set_new(status, "ctx", json_integer(s->ctx));
-    json_object_set_new(status, "slots",
-                        json_pack("{s:i, s:i}", "total", (int)s->slots, "busy", (int)s->slots_busy));
+    json_object_set_new(
+        status, "slots",
+        json_pack("{s:i, s:i}", "total", (int)s->slots, "busy", (int)s->slots_busy));
     json_object_set_new(status, "queue", json_integer(s->queue + parked));
     json_object_set_new(status, "kv", kv_json(s));
     json_object_set_new(status, "tokens_per_s",
-                        json_pack("{s:o, s:o, s:i}", "prefill", json_finite(s->prefill_tokens_per_s),
-                                  "decode", json_finite(s->decode_tokens_per_s), "train", 0));
+                        json_pack("{s:o, s:o, s:i}", "prefill",
+                                  json_finite(s->prefill_tokens_per_s), "decode",
+                                  json_finite(s->decode_tokens_per_s), "train", 0));
     json_object_set_new(status, "requests",
                         json_pack("{s:I, s:I, s:I}", "total", (json_int_t)s->requests, "failed",
                                   (json_int_t)s->requests_failed, "cancelled",
                                   (json_int_t)s->requests_cancelled));
     json_object_set_new(status, "tokens",
-                        json_pack("{s:I, s:I}", "prompt", (json_int_t)s->prompt_tokens, "completion",
-                                  (json_int_t)s->completion_tokens));
+                        json_pack("{s:I, s:I}", "prompt", (json_int_t)s->prompt_tokens,
+                                  "completion", (json_int_t)s->completion_tokens));
 }
 
 static int64_t count_parked(const struct server *server) {
@@ -90,12 +94,11 @@ void handle_status(struct call *call) {
     const struct server *server = call->server;
     struct engine_stats stats;
     stats_of(server, &stats);
-    json_t *status = json_pack("{s:s, s:i, s:s, s:i, s:o, s:o, s:i, s:I, s:n}", "version",
-                               TPD_VERSION, "protocol", TPD_PROTOCOL, "state",
-                               server_state_name(server->state), "pid", (int)getpid(), "uptime_s",
-                               json_finite(uptime_s(server)), "model", model_json(server), "tp",
-                               (int)server->config->tp, "connections", (json_int_t)server->n_conns,
-                               "job");
+    json_t *status = json_pack(
+        "{s:s, s:i, s:s, s:i, s:o, s:o, s:i, s:I, s:n}", "version", TPD_VERSION, "protocol",
+        TPD_PROTOCOL, "state", server_state_name(server->state), "pid", (int)getpid(), "uptime_s",
+        json_finite(uptime_s(server)), "model", model_json(server), "tp", (int)server->config->tp,
+        "connections", (json_int_t)server->n_conns, "job");
     if (status) add_engine(status, &stats, count_parked(server));
     call_result(call, status);
 }
@@ -112,11 +115,11 @@ static json_t *rank_bytes_json(const struct engine_stats *stats) {
     json_t *ranks = json_array();
     for (int r = 0; r < stats->tp; r++) {
         const size_t *bytes = stats->ranks[r].use.bytes;
-        json_array_append_new(
-            ranks, json_pack("{s:I, s:I, s:I, s:I}", "weights", (json_int_t)bytes[MEM_WEIGHTS], "kv",
-                             (json_int_t)bytes[MEM_KV], "activations",
-                             (json_int_t)bytes[MEM_ACTIVATIONS], "buffers",
-                             (json_int_t)bytes[MEM_BUFFERS]));
+        json_array_append_new(ranks, json_pack("{s:I, s:I, s:I, s:I}", "weights",
+                                               (json_int_t)bytes[MEM_WEIGHTS], "kv",
+                                               (json_int_t)bytes[MEM_KV], "activations",
+                                               (json_int_t)bytes[MEM_ACTIVATIONS], "buffers",
+                                               (json_int_t)bytes[MEM_BUFFERS]));
     }
     return ranks;
 }
@@ -135,16 +138,15 @@ void handle_model_info(struct call *call) {
     json_t *eos = json_array();
     for (int32_t i = 0; i < config->n_eos; i++)
         json_array_append_new(eos, json_integer(config->eos_ids[i]));
-    call_result(call,
-                json_pack("{s:o, s:s, s:s, s:I, s:o, s:i, s:i, s:o, s:o, s:o}", "path",
-                          path_json(model_path(server->model)), "architecture",
-                          arch_name(config->arch), "dtype",
-                          dtype_info(model_dtype(server->model))->name, "bytes",
-                          (json_int_t)model_weight_bytes(server->model), "shape",
-                          shape_json(config), "ctx", (int)stats.ctx, "tp", (int)server->config->tp,
-                          "ranks", rank_bytes_json(&stats), "bos",
-                          config->bos_id >= 0 ? json_integer(config->bos_id) : json_null(), "eos",
-                          eos));
+    call_result(call, json_pack("{s:o, s:s, s:s, s:I, s:o, s:i, s:i, s:o, s:o, s:o}", "path",
+                                path_json(model_path(server->model)), "architecture",
+                                arch_name(config->arch), "dtype",
+                                dtype_info(model_dtype(server->model))->name, "bytes",
+                                (json_int_t)model_weight_bytes(server->model), "shape",
+                                shape_json(config), "ctx", (int)stats.ctx, "tp",
+                                (int)server->config->tp, "ranks", rank_bytes_json(&stats), "bos",
+                                config->bos_id >= 0 ? json_integer(config->bos_id) : json_null(),
+                                "eos", eos));
 }
 
 void handle_metrics(struct call *call) {
@@ -160,10 +162,10 @@ void handle_metrics(struct call *call) {
         .model = server->config->model,
     };
     char *text = metrics_text(&server->metrics, server->engine ? &stats : NULL, &gauges);
-    json_t *result = text ? json_pack("{s:s, s:o}", "content_type",
-                                      "text/plain; version=0.0.4; charset=utf-8", "text",
-                                      json_text(text, strlen(text)))
-                          : NULL;
+    json_t *result =
+        text ? json_pack("{s:s, s:o}", "content_type", "text/plain; version=0.0.4; charset=utf-8",
+                         "text", json_text(text, strlen(text)))
+             : NULL;
     free(text);
     call_result(call, result);
 }

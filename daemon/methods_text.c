@@ -31,8 +31,8 @@ static void tokenize(struct call *call) {
                          &ids, &work->error) == 0) {
         json_t *list = json_array();
         for (size_t i = 0; i < ids.n; i++) json_array_append_new(list, json_integer(ids.ids[i]));
-        work->result = json_pack("{s:o, s:o}", "tokens", list, "pieces",
-                                 pieces_json(tokenizer, &ids));
+        work->result =
+            json_pack("{s:o, s:o}", "tokens", list, "pieces", pieces_json(tokenizer, &ids));
     }
     token_ids_free(&ids);
 }
@@ -74,5 +74,9 @@ static void run(struct call *call, void (*in_thread)(struct call *)) {
     call_in_thread(call, in_thread, answer);
 }
 
-void handle_tokenize(struct call *call) { run(call, tokenize); }
-void handle_detokenize(struct call *call) { run(call, detokenize); }
+void handle_tokenize(struct call *call) {
+    run(call, tokenize);
+}
+void handle_detokenize(struct call *call) {
+    run(call, detokenize);
+}

@@ -104,7 +104,8 @@ static void daemon_metrics(FILE *out, const struct metrics *m, const struct metr
     fputs("} 1\n", out);
     gauge(out, "uptime_seconds", g->uptime_s, "Time since the daemon started.");
     gauge(out, "connections", (double)g->connections, "Open connections.");
-    gauge(out, "live_requests", (double)g->live_requests, "Requests not yet answered, of any method.");
+    gauge(out, "live_requests", (double)g->live_requests,
+          "Requests not yet answered, of any method.");
     gauge(out, "requests_loading", (double)g->parked, "Requests that wait for the model to open.");
     counter(out, "rpc_requests_total", (double)m->rpc_requests, "Messages taken as requests.");
     counter(out, "rpc_errors_total", (double)m->rpc_errors, "Error answers.");
@@ -119,7 +120,8 @@ static void daemon_metrics(FILE *out, const struct metrics *m, const struct metr
     histogram(out, "request_queue_time_seconds", &m->queue, "Wait for a slot.");
     histogram(out, "request_prefill_time_seconds", &m->prefill, "Reading the prompt.");
     histogram(out, "request_decode_time_seconds", &m->decode, "Making the tokens.");
-    histogram(out, "time_to_first_token_seconds", &m->first_token, "From arrival to the first token.");
+    histogram(out, "time_to_first_token_seconds", &m->first_token,
+              "From arrival to the first token.");
     histogram(out, "e2e_request_latency_seconds", &m->whole, "From arrival to the end.");
 }
 

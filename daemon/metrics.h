@@ -1,8 +1,8 @@
-/* daemon/metrics.h: numbers for Prometheus. Counters of the engine are read when asked for; what the
- * engine does not keep (times of whole requests) is gathered here. Loop's thread.
+/* daemon/metrics.h: numbers for Prometheus. Counters of the engine are read when asked for; what
+ * the engine does not keep (times of whole requests) is gathered here. Loop's thread.
  *
- * Names and units are vLLM's where the meaning is the same, with the prefix `tpd:`; every metric has a
- * HELP line. */
+ * Names and units are vLLM's where the meaning is the same, with the prefix `tpd:`; every metric
+ * has a HELP line. */
 #ifndef TPD_DAEMON_METRICS_H
 #define TPD_DAEMON_METRICS_H
 
@@ -17,7 +17,7 @@ struct histogram {
 
 struct metrics {
     struct histogram queue, prefill, decode, first_token, whole; /* seconds of a generation */
-    uint64_t finished[4]; /* by enum finish_reason */
+    uint64_t finished[4];                                        /* by enum finish_reason */
     uint64_t rpc_requests, rpc_errors, connections_refused, slow_clients;
 };
 
@@ -30,8 +30,8 @@ struct metrics_gauges {
     const char *version, *model;
 };
 
-/* The exposition text, the caller's to free; NULL when there is no memory. stats is NULL while there
- * is no engine. */
+/* The exposition text, the caller's to free; NULL when there is no memory. stats is NULL while
+ * there is no engine. */
 char *metrics_text(const struct metrics *m, const struct engine_stats *stats,
                    const struct metrics_gauges *gauges);
 

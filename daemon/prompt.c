@@ -16,8 +16,8 @@ static int out_of_range(const char *field, size_t i, json_int_t id, int32_t voca
     return -(int)ERR_PARAMS;
 }
 
-static int append_ids(struct token_ids *ids, int32_t vocab, const char *field,
-                      const json_t *value, struct error *e) {
+static int append_ids(struct token_ids *ids, int32_t vocab, const char *field, const json_t *value,
+                      struct error *e) {
     size_t n = json_array_size(value), need = ids->n + n;
     if (need > ids->capacity) {
         token_id *grown = realloc(ids->ids, need * sizeof *grown);
@@ -40,4 +40,6 @@ int prompt_append(struct token_ids *ids, const struct tokenizer *tokenizer, int3
                             add_special, ids, e);
 }
 
-size_t prompt_text_bytes(const json_t *value) { return json_string_length(value); }
+size_t prompt_text_bytes(const json_t *value) {
+    return json_string_length(value);
+}

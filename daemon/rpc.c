@@ -19,9 +19,9 @@ enum {
 /* --- answers --- */
 
 static void send_json(struct conn *conn, json_t *message) {
-    static const char no_memory[] =
-        "{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{\"code\":-32004,\"message\":\"no memory for the "
-        "answer\",\"data\":{\"kind\":\"out_of_memory\"}}}\n";
+    static const char no_memory[] = "{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{\"code\":-32004,"
+                                    "\"message\":\"no memory for the "
+                                    "answer\",\"data\":{\"kind\":\"out_of_memory\"}}}\n";
     char *text = message ? json_dumps(message, JSON_COMPACT) : NULL;
     json_decref(message);
     size_t n = text ? strlen(text) : 0;
@@ -54,11 +54,13 @@ static void send_error(struct conn *conn, json_t *id, const struct error *e) {
     conn->server->metrics.rpc_errors++;
     log_debug("connection %llu: %s: %s", (unsigned long long)conn->number,
               error_class(e->kind)->name, e->message);
-    send_json(conn, json_pack("{s:s, s:O?, s:o}", "jsonrpc", "2.0", "id",
-                              id ? id : json_null(), "error", rpc_error_json(e)));
+    send_json(conn, json_pack("{s:s, s:O?, s:o}", "jsonrpc", "2.0", "id", id ? id : json_null(),
+                              "error", rpc_error_json(e)));
 }
 
-void rpc_refuse(struct conn *conn, const struct error *e) { send_error(conn, NULL, e); }
+void rpc_refuse(struct conn *conn, const struct error *e) {
+    send_error(conn, NULL, e);
+}
 
 /* --- the life of a call --- */
 
@@ -119,8 +121,8 @@ void call_result(struct call *call, json_t *result) {
         return;
     }
     if (call->conn && call->id)
-        send_json(call->conn, json_pack("{s:s, s:O, s:o}", "jsonrpc", "2.0", "id", call->id,
-                                        "result", result));
+        send_json(call->conn,
+                  json_pack("{s:s, s:O, s:o}", "jsonrpc", "2.0", "id", call->id, "result", result));
     else json_decref(result);
     call_free(call);
 }
@@ -213,8 +215,8 @@ void rpc_hold(struct conn *conn, bool hold) {
 
 /* --- a line becomes a call --- */
 
-/* Counts what a parser would have to allocate, without allocating. Brackets and commas inside strings
- * do not count. */
+/* Counts what a parser would have to allocate, without allocating. Brackets and commas inside
+ * strings do not count. */
 static int check_weight(const char *text, size_t size, struct error *e) {
     size_t values = 0, containers = 0;
     bool in_string = false;
@@ -314,8 +316,7 @@ static int check_room_to_park(const struct server *server, struct error *e) {
     return -(int)ERR_OVERLOADED;
 }
 
-static int dispatch(struct conn *conn, json_t *message, json_t *id, size_t bytes,
-                    struct error *e) {
+static int dispatch(struct conn *conn, json_t *message, json_t *id, size_t bytes, struct error *e) {
     const struct method *method;
     json_t *params = json_object_get(message, "params");
     int rc = find_method(json_string_value(json_object_get(message, "method")), &method, e);

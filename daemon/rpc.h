@@ -1,7 +1,7 @@
 /* daemon/rpc.h: JSON-RPC 2.0, one message a line.
  *
- * A line becomes a `struct call`: a live request that belongs to its method's handler until that ends
- * it with call_result or call_fail, at once or later. All on the loop's thread.
+ * A line becomes a `struct call`: a live request that belongs to its method's handler until that
+ * ends it with call_result or call_fail, at once or later. All on the loop's thread.
  */
 #ifndef TPD_DAEMON_RPC_H
 #define TPD_DAEMON_RPC_H
@@ -23,8 +23,8 @@ struct call_work {
 
 struct call {
     struct server *server;
-    struct conn *conn;         /* NULL when the connection has closed */
-    struct call *prev, *next;  /* of the connection */
+    struct conn *conn;        /* NULL when the connection has closed */
+    struct call *prev, *next; /* of the connection */
     struct call *next_parked;
     const struct method *method;
     json_t *id;     /* NULL for a notification */

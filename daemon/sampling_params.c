@@ -50,7 +50,7 @@ static void read_numbers(struct sampling *s, const json_t *params, uint64_t *see
         const char *name;
         int64_t *at;
     } integers[] = {
-        {"max_tokens", &s->max_tokens}, {"top_k", &s->top_k},  {"seed", &given},
+        {"max_tokens", &s->max_tokens},         {"top_k", &s->top_k},    {"seed", &given},
         {"penalty_last_n", &s->penalty_last_n}, {"logprobs", &logprobs},
     };
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)

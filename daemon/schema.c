@@ -75,8 +75,8 @@ static int check_value(const struct param *p, const json_t *value, struct error 
         return check_list(p, value, JSON_INTEGER, "a token id", "an array of token ids", e);
     case PARAM_PROMPT:
         if (json_is_string(value)) return 0;
-        return check_list(p, value, JSON_INTEGER, "a token id",
-                          "a string or an array of token ids", e);
+        return check_list(p, value, JSON_INTEGER, "a token id", "a string or an array of token ids",
+                          e);
     case PARAM_STRINGS:
         if (json_is_string(value)) return 0;
         return check_list(p, value, JSON_STRING, "a string", "a string or an array of strings", e);
@@ -119,8 +119,9 @@ int schema_check(const struct param *list, const json_t *params, struct error *e
     json_t *value;
     json_object_foreach((json_t *)params, name, value) {
         const struct param *p = find(list, name);
-        int rc = !p ? unknown(list, name, value, e)
-                    : json_is_null(value) ? 0 : check_value(p, value, e);
+        int rc = !p                    ? unknown(list, name, value, e)
+                 : json_is_null(value) ? 0
+                                       : check_value(p, value, e);
         if (rc != 0) return rc;
     }
     for (const struct param *p = list; p->name; p++) {

@@ -11,15 +11,15 @@
 
 enum param_type {
     PARAM_BOOL,
-    PARAM_INT,     /* within min … max; 3.0 is taken */
-    PARAM_NUMBER,  /* within min … max */
+    PARAM_INT,    /* within min … max; 3.0 is taken */
+    PARAM_NUMBER, /* within min … max */
     PARAM_STRING,
     PARAM_IDS,     /* array of integers */
     PARAM_PROMPT,  /* string, or array of integers */
     PARAM_STRINGS, /* string, or array of strings */
     PARAM_OBJECT,
-    PARAM_ID,      /* string or integer: the id of a request */
-    PARAM_CHOICE   /* one of the words in `choices` */
+    PARAM_ID,    /* string or integer: the id of a request */
+    PARAM_CHOICE /* one of the words in `choices` */
 };
 
 struct param {

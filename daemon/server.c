@@ -1,7 +1,7 @@
 #include "daemon/server.h"
 
-#include "daemon/loading.h"
 #include "base/log.h"
+#include "daemon/loading.h"
 #include "daemon/notify.h"
 #include "daemon/rpc.h"
 #include "daemon/version.h"
@@ -58,7 +58,9 @@ static void cancel_everything(struct server *server) {
         for (struct call *call = conn->calls; call; call = call->next) call->cancelled = true;
 }
 
-static void on_idle_end(uv_timer_t *timer) { close_all(timer->data); }
+static void on_idle_end(uv_timer_t *timer) {
+    close_all(timer->data);
+}
 
 /* The last request may have ended deep inside a handler: the end waits for the next turn. */
 static void end_soon(struct server *server) {
@@ -87,7 +89,9 @@ void server_shutdown(struct server *server, bool drain, int64_t timeout_s) {
         uv_timer_start(&server->drain_timer, on_drain_timeout, (uint64_t)timeout_s * 1000, 0);
 }
 
-void server_call_begins(struct server *server) { server->n_calls++; }
+void server_call_begins(struct server *server) {
+    server->n_calls++;
+}
 
 void server_call_ends(struct server *server) {
     if (--server->n_calls == 0 && server->state == SERVER_DRAINING) end_soon(server);

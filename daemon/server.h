@@ -20,10 +20,10 @@ struct server {
     uv_loop_t loop;
     struct listener listener;
     int state_lock_fd;
-    uv_pipe_t pipe; /* listens */
+    uv_pipe_t pipe;         /* listens */
     uv_signal_t signals[3]; /* SIGTERM, SIGINT, SIGHUP */
     uv_timer_t drain_timer;
-    struct mailbox mailbox; /* from the engine's thread */
+    struct mailbox mailbox;  /* from the engine's thread */
     char read_buffer[65536]; /* what one read brings, for whichever connection reads */
 
     struct conn *conns;

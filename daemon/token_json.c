@@ -14,8 +14,8 @@ json_t *json_text(const char *text, size_t size) {
     size_t n = 0;
     for (size_t i = 0; i < size;) {
         utf8proc_int32_t c;
-        utf8proc_ssize_t len = utf8proc_iterate((const utf8proc_uint8_t *)text + i,
-                                                (utf8proc_ssize_t)(size - i), &c);
+        utf8proc_ssize_t len =
+            utf8proc_iterate((const utf8proc_uint8_t *)text + i, (utf8proc_ssize_t)(size - i), &c);
         const char *from = len > 0 ? text + i : replacement;
         size_t bytes = len > 0 ? (size_t)len : sizeof replacement - 1;
         memcpy(clean + n, from, bytes);
@@ -27,7 +27,9 @@ json_t *json_text(const char *text, size_t size) {
     return whole;
 }
 
-json_t *json_finite(double number) { return json_real(isfinite(number) ? number : 0); }
+json_t *json_finite(double number) {
+    return json_real(isfinite(number) ? number : 0);
+}
 
 json_t *json_token_ids(const struct token_report *tokens, size_t n) {
     json_t *ids = json_array();
