@@ -1,5 +1,5 @@
 /* tests/unit/tiny_files.h: writes small model files, right ones and wrong ones, for tests. Each test
- * program that includes it has a directory of its own under the system's temporary one. */
+ * program that includes it has a directory of its own, in memory where the system has room there. */
 #ifndef TPD_TESTS_TINY_FILES_H
 #define TPD_TESTS_TINY_FILES_H
 
@@ -94,16 +94,17 @@ static int tiny_remove(const char *path, const struct stat *st, int flag, struct
 }
 static void tiny_clean(void) { nftw(tiny_dir, tiny_remove, 8, FTW_DEPTH | FTW_PHYS); }
 
-/* The path of name in this program's directory; good until the next but seven calls. */
+/* The path of name in this program's directory; good for the next 63 calls. */
 UNUSED static const char *tiny_path(const char *name) {
-    static char paths[8][512];
+    static char paths[64][512];
     static int next;
     if (!tiny_dir[0]) {
-        strcpy(tiny_dir, "/tmp/tpd-test-XXXXXX");
+        const char *root = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
+        snprintf(tiny_dir, sizeof tiny_dir, "%s/tpd-test-XXXXXX", root);
         assert_non_null(mkdtemp(tiny_dir));
         atexit(tiny_clean);
     }
-    char *path = paths[next++ % 8];
+    char *path = paths[next++ % 64];
     snprintf(path, sizeof paths[0], "%s/%s", tiny_dir, name);
     return path;
 }
