@@ -29,6 +29,10 @@ bool tokenizer_is_special(const struct tokenizer *t, token_id id);
 token_id tokenizer_bos(const struct tokenizer *t);
 token_id tokenizer_eos(const struct tokenizer *t);
 
+/* A sentence for the log about something odd in the file (an unknown kind of pre-tokenizer), or
+ * NULL. */
+const char *tokenizer_warning(const struct tokenizer *t);
+
 struct token_ids { /* grows; free with token_ids_free */
     token_id *ids;
     size_t n, capacity;

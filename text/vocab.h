@@ -1,0 +1,66 @@
+/* text/vocab.h: the vocabulary: ids and their pieces, in one arena with one hash table. */
+#ifndef TPD_TEXT_VOCAB_H
+#define TPD_TEXT_VOCAB_H
+
+#include "text/buffer.h"
+#include "text/tokenizer.h"
+
+/* An id above this is a broken file, not a vocabulary: memory follows the highest id. */
+enum { VOCAB_MAX_ID = (1 << 21) - 1 };
+
+enum vocab_flag {
+    VOCAB_SPECIAL = 1, /* left out by skip_special */
+    VOCAB_RAW = 2      /* its piece is text as it is, not in the spelling of the vocabulary */
+};
+
+struct vocab_slot {
+    uint32_t hash;
+    token_id id; /* -1: free */
+};
+
+struct vocab_entry {
+    uint32_t from; /* in the arena */
+    uint32_t size;
+    uint8_t flags; /* enum vocab_flag */
+    bool present;  /* false: a hole */
+};
+
+struct vocab {
+    struct buf arena; /* pieces, each with a NUL behind it */
+    struct vocab_entry *entries; /* by id */
+    int32_t n, capacity;
+    struct vocab_slot *slots; /* a power of two, at most half full */
+    uint32_t n_slots, n_used;
+    uint32_t longest; /* bytes of the longest piece */
+    uint64_t seed;    /* of the hash: a file cannot be made to collide */
+};
+
+/* n_expected: about how many pieces will come. False: no memory. */
+bool vocab_init(struct vocab *v, size_t n_expected);
+void vocab_free(struct vocab *v);
+
+enum vocab_added { VOCAB_ADDED, VOCAB_NO_MEMORY, VOCAB_ID_TAKEN, VOCAB_PIECE_TAKEN };
+/* id is 0 … VOCAB_MAX_ID. Taken: the id has another piece, or the piece another id. */
+enum vocab_added vocab_add(struct vocab *v, token_id id, const char *piece, size_t size);
+
+/* -1 when there is none. */
+token_id vocab_find(const struct vocab *v, const char *piece, size_t size);
+
+static inline bool vocab_has(const struct vocab *v, token_id id) {
+    return id >= 0 && id < v->n && v->entries[id].present;
+}
+
+/* vocab_has(v, id) must hold. */
+static inline const char *vocab_piece(const struct vocab *v, token_id id, size_t *size) {
+    *size = v->entries[id].size;
+    return v->arena.data + v->entries[id].from;
+}
+
+/* A hash of bytes or of a number that nobody can steer without the seed. */
+uint64_t hash_bytes(uint64_t seed, const char *data, size_t size);
+static inline uint64_t hash_mix(uint64_t seed, uint64_t value) {
+    unsigned __int128 product = (unsigned __int128)(value ^ seed) * 0x9E3779B97F4A7C15u;
+    return (uint64_t)product ^ (uint64_t)(product >> 64);
+}
+
+#endif
