@@ -51,13 +51,12 @@ int cmd_shutdown(struct tool *tool, const struct args *args) {
         json_object_set_new(args->params, "timeout_s", json_real((double)timeout_ms / 1000));
     int rc = tool_ask(tool, "shutdown", args->params, &result);
     if (rc != EXIT_OK) return rc;
+    bool drain = json_is_true(json_object_get(args->params, "drain"));
     json_int_t live = json_integer_value(json_object_get(result, "live_requests"));
     if (tool->format == OUT_JSON) put_json(result);
     else if (tool->format == OUT_HUMAN && !tool->quiet)
-        printf(json_is_true(json_object_get(args->params, "drain"))
-                   ? "tpd at %s ends when its %" JSON_INTEGER_FORMAT " live requests have ended\n"
-                   : "tpd at %s ends now and cancels %" JSON_INTEGER_FORMAT " live requests\n",
-               tpd_socket(tool->client), live);
+        printf("tpd at %s ends %s (live requests: %" JSON_INTEGER_FORMAT ")\n",
+               tpd_socket(tool->client), drain ? "after its live requests" : "now", live);
     json_decref(result);
     return EXIT_OK;
 }

@@ -1,0 +1,211 @@
+"""tpctl and the Python client against the real daemon and a model that knows a page by heart."""
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BUILD = os.path.join(ROOT, os.environ.get("TPD_BUILD", "build"))
+TPCTL = os.path.join(BUILD, "tpctl")
+MODEL = os.path.join(ROOT, "tests/data/models/tiny-chat")
+CONTEXT = 256
+sys.path.insert(0, os.path.join(ROOT, "client/python"))
+import tpd  # noqa: E402  (needs the path above)
+
+with open(os.path.join(MODEL, "expected_text.json"), encoding="utf-8") as expected_file:
+    EXPECTED = json.load(expected_file)["prompts"]
+PROMPTED = [e for e in EXPECTED if e["prompt"]]
+ONCE = EXPECTED[0]
+
+
+class Daemon:
+    def __init__(self, folder):
+        self.socket = os.path.join(str(folder), "tpd.sock")
+        self.log = open(os.path.join(str(folder), "log"), "w+", encoding="utf-8")
+        self.process = subprocess.Popen(
+            [os.path.join(BUILD, "tpd"), "--model", MODEL, "--tp", "2", "--ctx", str(CONTEXT),
+             "--socket", self.socket, "--state-dir", os.path.join(str(folder), "state")],
+            stdin=subprocess.DEVNULL, stdout=self.log, stderr=subprocess.STDOUT)
+        end = time.monotonic() + 60
+        while self.tpctl("ping", "-q").returncode != 0:
+            assert self.process.poll() is None and time.monotonic() < end, self.said()
+            time.sleep(0.05)
+
+    def said(self):
+        self.log.seek(0)
+        return self.log.read()
+
+    def tpctl(self, *words, stdin=""):
+        env = dict(os.environ, TPD_SOCKET=self.socket)
+        run = subprocess.run([TPCTL, *words], input=stdin.encode(), env=env, timeout=60,
+                             capture_output=True, check=False)
+        run.stdout, run.stderr = run.stdout.decode(), run.stderr.decode()
+        return run
+
+    def json(self, *words, **more):
+        run = self.tpctl("--json", *words, **more)
+        assert run.returncode == 0, run.stderr
+        assert run.stdout.count("\n") == 1
+        return json.loads(run.stdout)
+
+    def stop(self):
+        self.process.send_signal(signal.SIGCONT)
+        self.process.terminate()
+        code = self.process.wait(60)
+        self.log.close()
+        return code
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory):
+    running = Daemon(tmp_path_factory.mktemp("daemon"))
+    yield running
+    assert running.stop() == 0
+
+
+@pytest.mark.parametrize("expected", PROMPTED, ids=lambda e: e["prompt"][-20:])
+def test_generate_prints_the_text_that_the_model_knows(daemon, expected):
+    words = ["generate", expected["prompt"], "-t", "0", "-n", str(len(expected["tokens"]))]
+    if expected["end"] is not None:
+        words[-2:] = []  # the model ends it itself
+    run = daemon.tpctl(*words)
+    assert (run.returncode, run.stdout, run.stderr) == (0, expected["text"], "")
+    assert daemon.tpctl(*words, "--no-stream").stdout == expected["text"]
+    result = daemon.json(*words)
+    assert result["text"] == expected["text"]
+    assert result["tokens"][:len(expected["tokens"])] == expected["tokens"]  # then the end, if any
+    assert result["finish_reason"] == ("length" if expected["end"] is None else "stop")
+    assert result["usage"]["prompt_tokens"] == len(expected["ids"])
+
+
+def test_sampling_is_repeated_by_its_seed(daemon):
+    words = ["generate", "The", "-n", "20", "-t", "1.5", "--top-k", "50", "--ignore-eos", "--seed"]
+    assert daemon.tpctl(*words, "7").stdout == daemon.tpctl(*words, "7").stdout
+    assert len({daemon.tpctl(*words, str(seed)).stdout for seed in range(5)}) > 1
+
+
+def test_stop_and_echo(daemon):
+    run = daemon.tpctl("generate", ONCE["prompt"], "-t", "0", "--stop", "harbour", "--echo")
+    assert run.stdout == "Once upon a time a small boat left the "
+    result = daemon.json("generate", ONCE["prompt"], "-t", "0", "--stop", "zzz", "--stop", " boat")
+    assert (result["text"], result["stop"], result["finish_reason"]) == (" a small", " boat", "stop")
+
+
+def test_logprobs_are_those_of_the_reference(daemon):
+    run = daemon.tpctl("generate", ONCE["prompt"], "-t", "0", "-n", "8", "--logprobs", "3", "--plain")
+    rows = [line.split("\t") for line in run.stdout.split("\n", 1)[1].splitlines()]
+    assert [int(row[0]) for row in rows] == ONCE["tokens"][:8]
+    assert [float(row[1]) for row in rows] == pytest.approx(ONCE["logprobs"][:8], abs=1e-3)
+    assert rows[0][3].startswith("%d=" % ONCE["top"][0][0][0])
+
+
+def test_score_sums_what_generate_saw(daemon):
+    n = len(ONCE["tokens"])
+    result = daemon.json("score", ONCE["prompt"], ONCE["text"])
+    assert result["sum"] == pytest.approx(sum(ONCE["logprobs"][:n]), abs=1e-3)
+    shown = daemon.tpctl("score", ONCE["prompt"], "-", stdin=ONCE["text"]).stdout
+    assert "%d tokens, log-probability %.4f" % (n, result["sum"]) in shown
+
+
+@pytest.mark.parametrize("expected", PROMPTED, ids=lambda e: e["prompt"][-20:])
+def test_tokens_and_back(daemon, expected):
+    assert daemon.json("tokenize", "--special", expected["prompt"])["tokens"] == expected["ids"]
+    ids = daemon.tpctl("tokenize", stdin="Zo\u00eb \U0001f642\n").stdout
+    assert daemon.tpctl("detokenize", stdin=ids).stdout == "Zo\u00eb \U0001f642\n"
+
+
+def test_status_model_and_metrics_say_what_runs(daemon):
+    status = daemon.json("status")
+    assert status["state"] == "READY" and status["tp"] == 2 and len(status["devices"]) == 2
+    shown = daemon.tpctl("status").stdout
+    assert re.search(r"^state +READY$", shown, re.MULTILINE)
+    assert re.search(r"\d (B|KiB|MiB|GiB)", shown)
+    info = daemon.json("model", "info")
+    assert info["architecture"] == "llama" and len(info["ranks"]) == 2
+    assert "KiB" in daemon.tpctl("model", "info").stdout
+    assert "# TYPE" in daemon.tpctl("metrics").stdout
+
+
+@pytest.mark.parametrize("words, code", [
+    (["generate", "word " * 400], 65),
+    (["generate", "x", "--top-p", "2"], 64),
+    (["generate", "x", "-n", "-7"], 64),
+    (["generate", "x", "--logprobs", "99"], 64),
+    (["detokenize", "999999"], 64),
+])
+def test_refusals_are_one_line_with_their_exit_code(daemon, words, code):
+    run = daemon.tpctl(*words)
+    assert (run.returncode, run.stdout) == (code, "")
+    assert run.stderr.startswith("tpctl: ") and run.stderr.count("\n") == 1
+
+
+def test_ctrl_c_ends_a_generation_of_the_daemon(daemon):
+    daemon.process.send_signal(signal.SIGSTOP)  # so that the request cannot end before
+    try:
+        run = subprocess.Popen([TPCTL, "--socket", daemon.socket, "--json", "generate", "Once"],
+                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+        time.sleep(0.3)
+        run.send_signal(signal.SIGINT)
+        time.sleep(0.1)
+    finally:
+        daemon.process.send_signal(signal.SIGCONT)
+    run.communicate(timeout=30)
+    assert run.returncode == 130
+    assert daemon.tpctl("generate", ONCE["prompt"], "-t", "0", "-n", "48").stdout == ONCE["text"]
+
+
+def test_a_message_over_the_limit_is_refused_and_the_daemon_lives(daemon):
+    run = daemon.tpctl("tokenize", stdin="x" * (9 << 20))
+    assert run.returncode == 65, run.stderr
+    assert daemon.tpctl("ping").returncode == 0
+
+
+def test_the_python_client_sees_the_same(daemon):
+    with tpd.Client(daemon.socket, timeout=60) as client:
+        stream = client.generate(ONCE["prompt"], stream=True, temperature=0, max_tokens=48)
+        assert "".join(stream) == ONCE["text"] == stream.result["text"]
+        assert client.generate(ONCE["ids"], temperature=0, max_tokens=48)["text"] == ONCE["text"]
+        assert client.tokenize(ONCE["prompt"], special=True)["tokens"] == ONCE["ids"]
+        assert client.detokenize(ONCE["tokens"]) == ONCE["text"]
+        assert client.status()["state"] == "READY"
+        with client.generate("The", stream=True, ignore_eos=True) as early:
+            next(early)
+        with pytest.raises(tpd.TpdError) as caught:
+            client.generate("x", top_p=2)
+        assert caught.value.code == -32602 and caught.value.data["field"] == "top_p"
+
+
+def test_many_clients_at_once_each_get_their_own_text(daemon):
+    wrong = []
+    with tpd.Client(daemon.socket, timeout=60) as client:
+
+        def work(expected):
+            n = len(expected["tokens"])
+            pieces = client.generate(expected["prompt"], stream=True, temperature=0, max_tokens=n)
+            if "".join(pieces) != expected["text"]:
+                wrong.append(expected["prompt"])
+
+        threads = [threading.Thread(target=work, args=(e,)) for e in PROMPTED * 2]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert wrong == []
+
+
+def test_shutdown_ends_the_daemon_and_then_there_is_none(tmp_path):
+    for words in (["shutdown"], ["shutdown", "--drain", "--timeout", "20s"]):
+        running = Daemon(tmp_path)
+        try:
+            assert running.tpctl(*words).returncode == 0
+            assert running.process.wait(60) == 0, running.said()
+            assert running.tpctl("ping").returncode == 69
+        finally:
+            running.process.kill()
+            running.log.close()
