@@ -51,14 +51,16 @@ const struct command commands[] = {
 /* For the signal handler alone: the client whose call Ctrl-C cancels. */
 static struct tpd_client *volatile live_client;
 
+/* The second Ctrl-C does not wait for anything: not for the daemon, not for a pipe that is full. */
 static void on_interrupt(int signal) {
+    static volatile sig_atomic_t before;
     (void)signal;
-    if (live_client) tpd_cancel(live_client);
-    else _exit(TPD_EXIT_INTERRUPTED);
+    if (!live_client || before++) _exit(TPD_EXIT_INTERRUPTED);
+    tpd_cancel(live_client);
 }
 
 static void set_signals(void) {
-    struct sigaction action = {.sa_handler = on_interrupt};
+    struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART};
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     signal(SIGPIPE, SIG_IGN); /* a reader that goes away is a failed write: finish_output */

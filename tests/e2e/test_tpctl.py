@@ -489,6 +489,17 @@ def test_ctrl_c_twice_does_not_wait_for_a_daemon_that_does_not_heed(server):
     assert run.returncode == INTERRUPTED
 
 
+def test_ctrl_c_twice_ends_it_even_when_nobody_reads_its_output(server):
+    run = start_slow(server, "mad")
+    time.sleep(0.5)  # the pipe is full by then
+    run.send_signal(signal.SIGINT)
+    time.sleep(0.1)
+    assert run.poll() is None
+    run.send_signal(signal.SIGINT)
+    assert run.wait(30) == INTERRUPTED
+    run.communicate()
+
+
 @pytest.mark.parametrize("prompt", ["silent", "mad"])
 def test_ctrl_c_once_waits_only_a_moment(server, prompt):
     run = start_slow(server, prompt)
