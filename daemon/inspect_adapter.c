@@ -29,8 +29,7 @@ static int read_config(json_t **out, const char *path, struct error *e) {
     double alpha = 0;
     bool rslora = false;
     int err = 0;
-    if (!json_is_object(config))
-        err = error_bad_file(e, path, NULL, NULL, "is not a JSON object");
+    if (!json_is_object(config)) err = error_bad_file(e, path, NULL, NULL, "is not a JSON object");
     else if (json_get_string(config, "peft_type", &type, &why) ||
              json_get_int(config, "r", 1, MAX_RANK, &r, &why) ||
              json_get_number(config, "lora_alpha", 0, 1e9, &alpha, &why) ||

@@ -90,18 +90,17 @@ static json_t *describe_config(const struct model_config *c) {
         c->vocab, "context", c->max_len, "norm_eps", (double)c->norm_eps, "tied_head", c->tied_head,
         "attention_bias", c->q_bias || c->k_bias || c->v_bias || c->o_bias, "mlp_bias", c->mlp_bias,
         "qk_norm", c->qk_norm, "sliding_window", c->sliding_window);
-    json_object_set_new(out, "rope", json_pack("{s:s, s:f, s:f, s:i, s:b}", "type",
-                                               rope_kind_name(c->rope.kind), "theta", c->rope.base,
-                                               "factor", c->rope.factor, "original_context",
-                                               c->rope.original_len, "factors_tensor",
-                                               c->rope.freq_factors_tensor));
+    json_object_set_new(out, "rope",
+                        json_pack("{s:s, s:f, s:f, s:i, s:b}", "type", rope_kind_name(c->rope.kind),
+                                  "theta", c->rope.base, "factor", c->rope.factor,
+                                  "original_context", c->rope.original_len, "factors_tensor",
+                                  c->rope.freq_factors_tensor));
     if (c->arch == ARCH_GRANITE)
-        json_object_set_new(out, "multipliers",
-                            json_pack("{s:f, s:f, s:f, s:f}", "embedding",
-                                      (double)c->embedding_multiplier, "attention",
-                                      (double)c->attention_multiplier, "residual",
-                                      (double)c->residual_multiplier, "logits",
-                                      (double)c->logits_scaling));
+        json_object_set_new(
+            out, "multipliers",
+            json_pack("{s:f, s:f, s:f, s:f}", "embedding", (double)c->embedding_multiplier,
+                      "attention", (double)c->attention_multiplier, "residual",
+                      (double)c->residual_multiplier, "logits", (double)c->logits_scaling));
     if (c->bos_id >= 0) json_object_set_new(out, "bos_id", json_integer(c->bos_id));
     json_object_set_new(out, "eos_ids", eos);
     return out;
@@ -137,7 +136,9 @@ static void describe_tensors(json_t *out, const struct store *store) {
 }
 
 /* JSON has no NaN and no infinity; GGUF may. */
-static json_t *number_of(double value) { return isfinite(value) ? json_real(value) : json_null(); }
+static json_t *number_of(double value) {
+    return isfinite(value) ? json_real(value) : json_null();
+}
 
 static json_t *array_of(const struct gguf_array *array) {
     if (array->count > INLINE_ELEMENTS)
@@ -166,11 +167,16 @@ static json_t *value_of(const struct gguf *gguf, const char *key, enum gguf_type
         return gguf_get_string(gguf, key, &text, NULL) == 1 ? text_of(text.data, text.size) : NULL;
     case GGUF_ARRAY: return gguf_get_array(gguf, key, &array, NULL) == 1 ? array_of(&array) : NULL;
     case GGUF_F32:
-    case GGUF_F64:
-        return gguf_get_float(gguf, key, &number, NULL) == 1 ? number_of(number) : NULL;
+    case GGUF_F64: return gguf_get_float(gguf, key, &number, NULL) == 1 ? number_of(number) : NULL;
     case GGUF_BOOL: return gguf_get_bool(gguf, key, &yes, NULL) == 1 ? json_boolean(yes) : NULL;
-    case GGUF_U8: case GGUF_I8: case GGUF_U16: case GGUF_I16: case GGUF_U32: case GGUF_I32:
-    case GGUF_U64: case GGUF_I64:
+    case GGUF_U8:
+    case GGUF_I8:
+    case GGUF_U16:
+    case GGUF_I16:
+    case GGUF_U32:
+    case GGUF_I32:
+    case GGUF_U64:
+    case GGUF_I64:
         return gguf_get_int(gguf, key, &integer, NULL) == 1 ? json_integer(integer) : NULL;
     case GGUF_TYPE_COUNT: break;
     }
@@ -202,9 +208,10 @@ int inspect_report(json_t **out, const char *path, struct error *e) {
         if (adapter) s.store = s.own;
         json_t *report = json_object();
         json_object_set_new(report, "path", text_of(path, strlen(path)));
-        json_object_set_new(report, "kind", json_string(adapter    ? "adapter"
-                                                        : s.config ? "model"
-                                                                   : "tensors"));
+        json_object_set_new(report, "kind",
+                            json_string(adapter    ? "adapter"
+                                        : s.config ? "model"
+                                                   : "tensors"));
         json_object_set_new(report, "format", json_string(store_format(s.store)));
         json_object_set_new(report, "files", json_integer((json_int_t)store_file_count(s.store)));
         if (s.config) json_object_set_new(report, "model", describe_config(s.config));

@@ -112,14 +112,15 @@ static void print_table(json_t *report) {
     if (version) printf(" version %lld", (long long)json_integer_value(version));
     json_int_t files = json_integer_value(json_object_get(report, "files"));
     printf(", %lld file%s\n", (long long)files, files == 1 ? "" : "s");
-    printf("parameters: %s\n",
-           grouped(json_integer_value(json_object_get(report, "parameters")), number, sizeof number));
+    printf("parameters: %s\n", grouped(json_integer_value(json_object_get(report, "parameters")),
+                                       number, sizeof number));
     printf("bytes: %s",
            grouped(json_integer_value(json_object_get(report, "bytes")), number, sizeof number));
     const char *dtype, *between = " (";
     json_t *bytes;
     json_object_foreach(json_object_get(report, "bytes_by_dtype"), dtype, bytes) {
-        printf("%s%s %s", between, dtype, grouped(json_integer_value(bytes), number, sizeof number));
+        printf("%s%s %s", between, dtype,
+               grouped(json_integer_value(bytes), number, sizeof number));
         between = ", ";
     }
     puts(strcmp(between, ", ") == 0 ? ")" : "");

@@ -42,10 +42,10 @@ static const struct {
     const char *name;
     int bytes; /* 0: not a fixed size */
 } types[GGUF_TYPE_COUNT] = {
-    [GGUF_U8] = {"u8", 1},         [GGUF_I8] = {"i8", 1},       [GGUF_U16] = {"u16", 2},
-    [GGUF_I16] = {"i16", 2},       [GGUF_U32] = {"u32", 4},     [GGUF_I32] = {"i32", 4},
-    [GGUF_F32] = {"f32", 4},       [GGUF_BOOL] = {"bool", 1},   [GGUF_STRING] = {"string", 0},
-    [GGUF_ARRAY] = {"array", 0},   [GGUF_U64] = {"u64", 8},     [GGUF_I64] = {"i64", 8},
+    [GGUF_U8] = {"u8", 1},       [GGUF_I8] = {"i8", 1},     [GGUF_U16] = {"u16", 2},
+    [GGUF_I16] = {"i16", 2},     [GGUF_U32] = {"u32", 4},   [GGUF_I32] = {"i32", 4},
+    [GGUF_F32] = {"f32", 4},     [GGUF_BOOL] = {"bool", 1}, [GGUF_STRING] = {"string", 0},
+    [GGUF_ARRAY] = {"array", 0}, [GGUF_U64] = {"u64", 8},   [GGUF_I64] = {"i64", 8},
     [GGUF_F64] = {"f64", 8},
 };
 
@@ -138,12 +138,13 @@ static int take_array(struct reader *r, struct gguf_array *out) {
     } else {
         uint64_t bytes = (uint64_t)types[element].bytes;
         if (count > (r->size - r->at) / bytes)
-            return fault(r, "an array of %llu %s values does not fit in the %zu bytes that are left",
+            return fault(r,
+                         "an array of %llu %s values does not fit in the %zu bytes that are left",
                          (unsigned long long)count, types[element].name, r->size - r->at);
         take(r, count * bytes, "the array");
     }
-    *out = (struct gguf_array){(enum gguf_type)element, count,
-                               (size_t)(r->data + r->at - from), from};
+    *out =
+        (struct gguf_array){(enum gguf_type)element, count, (size_t)(r->data + r->at - from), from};
     return 0;
 }
 
@@ -304,8 +305,8 @@ static int read_tensors(struct gguf *gguf, struct reader *r) {
     gguf->tensors = calloc(gguf->n_tensors + 1, sizeof *gguf->tensors);
     int err = 0;
     if (!offsets || !gguf->tensors || !name_index_init(&gguf->tensor_index, gguf->n_tensors))
-        err = error_set(r->e, ERR_MEMORY, "%s: no memory for %zu tensors", r->path,
-                        gguf->n_tensors);
+        err =
+            error_set(r->e, ERR_MEMORY, "%s: no memory for %zu tensors", r->path, gguf->n_tensors);
     for (size_t i = 0; i < gguf->n_tensors && !err; i++) {
         struct gguf_tensor *tensor = &gguf->tensors[i];
         snprintf(r->item, sizeof r->item, "tensor %zu of %zu", i + 1, gguf->n_tensors);
@@ -330,8 +331,10 @@ static int read_header(struct gguf *gguf, struct reader *r) {
     if (err) return err;
     uint32_t swapped = __builtin_bswap32(gguf->version);
     if (swapped == 2 || swapped == 3)
-        return fault(r, "is big-endian (version %u, bytes swapped): convert the model again for "
-                        "little-endian machines", swapped);
+        return fault(r,
+                     "is big-endian (version %u, bytes swapped): convert the model again for "
+                     "little-endian machines",
+                     swapped);
     if (gguf->version != 2 && gguf->version != 3)
         return fault(r, "GGUF version %u; tpd reads 2 and 3", gguf->version);
     err = take_u64(r, &n_tensors, "the header");
@@ -340,7 +343,8 @@ static int read_header(struct gguf *gguf, struct reader *r) {
     /* A key takes at least 13 bytes (length, type, value), a tensor 24. */
     size_t left = r->size - r->at;
     if (n_keys > left / 13 || n_keys > MAX_KEYS)
-        return fault(r, "the header counts %llu keys, more than can be", (unsigned long long)n_keys);
+        return fault(r, "the header counts %llu keys, more than can be",
+                     (unsigned long long)n_keys);
     if (n_tensors > left / 24 || n_tensors > MAX_TENSORS)
         return fault(r, "the header counts %llu tensors, more than can be",
                      (unsigned long long)n_tensors);
@@ -383,10 +387,18 @@ void gguf_close(struct gguf *gguf) {
     free(gguf);
 }
 
-const char *gguf_path(const struct gguf *gguf) { return gguf->path; }
-uint32_t gguf_version(const struct gguf *gguf) { return gguf->version; }
-const struct file_map *gguf_map(const struct gguf *gguf) { return &gguf->map; }
-size_t gguf_tensor_count(const struct gguf *gguf) { return gguf->n_tensors; }
+const char *gguf_path(const struct gguf *gguf) {
+    return gguf->path;
+}
+uint32_t gguf_version(const struct gguf *gguf) {
+    return gguf->version;
+}
+const struct file_map *gguf_map(const struct gguf *gguf) {
+    return &gguf->map;
+}
+size_t gguf_tensor_count(const struct gguf *gguf) {
+    return gguf->n_tensors;
+}
 const struct gguf_tensor *gguf_tensor_at(const struct gguf *gguf, size_t i) {
     return &gguf->tensors[i];
 }
@@ -396,7 +408,9 @@ const struct gguf_tensor *gguf_tensor_find(const struct gguf *gguf, const char *
     return i < 0 ? NULL : &gguf->tensors[i];
 }
 
-uint64_t gguf_key_count(const struct gguf *gguf) { return gguf->n_keys; }
+uint64_t gguf_key_count(const struct gguf *gguf) {
+    return gguf->n_keys;
+}
 
 struct gguf_string gguf_key(const struct gguf *gguf, uint64_t i, enum gguf_type *type) {
     *type = gguf->values[i].type;

@@ -8,6 +8,7 @@ struct pair {
     const char *gguf, *hf;
 };
 
+/* clang-format off */
 static const struct pair of_model[] = {
     {"token_embd", "model.embed_tokens"},
     {"output_norm", "model.norm"},
@@ -27,6 +28,7 @@ static const struct pair of_layer[] = {
     {"ffn_up", "mlp.up_proj"},
     {"ffn_down", "mlp.down_proj"},
 };
+/* clang-format on */
 
 static const char *find(const struct pair *pairs, size_t n, const char *stem, size_t size) {
     for (size_t i = 0; i < n; i++)
@@ -48,16 +50,16 @@ static bool translate(const char *name, char *out, size_t size) {
     const char *kind = strrchr(name, '.'); /* ".weight" or ".bias" */
     if (!kind || (strcmp(kind, ".weight") != 0 && strcmp(kind, ".bias") != 0)) return false;
     if (strncmp(name, "blk.", 4) != 0) {
-        const char *hf = find(of_model, sizeof of_model / sizeof *of_model, name,
-                              (size_t)(kind - name));
+        const char *hf =
+            find(of_model, sizeof of_model / sizeof *of_model, name, (size_t)(kind - name));
         if (hf) snprintf(out, size, "%s%s", hf, kind);
         return hf != NULL;
     }
     size_t digits = layer_digits(name + 4);
     const char *stem = name + 4 + digits + 1;
     if (digits == 0 || stem > kind) return false;
-    const char *hf = find(of_layer, sizeof of_layer / sizeof *of_layer, stem,
-                          (size_t)(kind - stem));
+    const char *hf =
+        find(of_layer, sizeof of_layer / sizeof *of_layer, stem, (size_t)(kind - stem));
     if (hf) snprintf(out, size, "model.layers.%.*s.%s%s", (int)digits, name + 4, hf, kind);
     return hf != NULL;
 }

@@ -9,17 +9,18 @@ static int wrong_type(const struct gguf *gguf, const char *key, enum gguf_type t
                           key, gguf_type_name(type), expected);
 }
 
-#define LOAD(type, p) \
-    ({ \
-        type load_; \
-        memcpy(&load_, (p), sizeof load_); \
-        load_; \
+#define LOAD(type, p)                                                                              \
+    ({                                                                                             \
+        type load_;                                                                                \
+        memcpy(&load_, (p), sizeof load_);                                                         \
+        load_;                                                                                     \
     })
 
 /* false: not an integer type, or over int64. */
 static bool load_int(enum gguf_type type, const uint8_t *p, int64_t *out) {
     switch (type) {
-    case GGUF_U8: case GGUF_BOOL: *out = *p; return true;
+    case GGUF_U8:
+    case GGUF_BOOL: *out = *p; return true;
     case GGUF_I8: *out = (int8_t)*p; return true;
     case GGUF_U16: *out = LOAD(uint16_t, p); return true;
     case GGUF_I16: *out = LOAD(int16_t, p); return true;
@@ -27,7 +28,11 @@ static bool load_int(enum gguf_type type, const uint8_t *p, int64_t *out) {
     case GGUF_I32: *out = LOAD(int32_t, p); return true;
     case GGUF_U64: *out = (int64_t)LOAD(uint64_t, p); return *out >= 0;
     case GGUF_I64: *out = LOAD(int64_t, p); return true;
-    case GGUF_F32: case GGUF_F64: case GGUF_STRING: case GGUF_ARRAY: case GGUF_TYPE_COUNT: break;
+    case GGUF_F32:
+    case GGUF_F64:
+    case GGUF_STRING:
+    case GGUF_ARRAY:
+    case GGUF_TYPE_COUNT: break;
     }
     return false;
 }
@@ -71,8 +76,7 @@ int gguf_get_string(const struct gguf *gguf, const char *key, struct gguf_string
     const struct gguf_array *value = gguf_value_at(gguf, key, &type);
     if (!value) return 0;
     if (type != GGUF_STRING) return wrong_type(gguf, key, type, "a string", e);
-    *out = (struct gguf_string){(const char *)value->data + 8,
-                                (size_t)LOAD(uint64_t, value->data)};
+    *out = (struct gguf_string){(const char *)value->data + 8, (size_t)LOAD(uint64_t, value->data)};
     return 1;
 }
 

@@ -4,27 +4,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The limit of the format's own reference implementation. */
-enum { MAX_HEADER = 100000000 };
+enum {
+    MAX_HEADER = 100000000, /* the limit of the format's own reference implementation */
+    MAX_COMMAS = 1 << 22    /* half a million tensors; bounds the memory of the parsed header */
+};
 
 static const struct {
     const char *name;
     int bits;
     int type; /* enum dtype, or -1 */
 } dtypes[] = {
-    {"BF16", 16, DTYPE_BF16}, {"F16", 16, DTYPE_F16}, {"F32", 32, DTYPE_F32},
-    {"F64", 64, -1},          {"BOOL", 8, -1},        {"U8", 8, -1},
-    {"I8", 8, -1},            {"U16", 16, -1},        {"I16", 16, -1},
-    {"U32", 32, -1},          {"I32", 32, -1},        {"U64", 64, -1},
-    {"I64", 64, -1},          {"C64", 64, -1},        {"F8_E4M3", 8, -1},
-    {"F8_E5M2", 8, -1},       {"F8_E8M0", 8, -1},     {"F8_E4M3FNUZ", 8, -1},
-    {"F8_E5M2FNUZ", 8, -1},   {"F6_E2M3", 6, -1},     {"F6_E3M2", 6, -1},
-    {"F4", 4, -1},
+    {"BF16", 16, DTYPE_BF16}, {"F16", 16, DTYPE_F16}, {"F32", 32, DTYPE_F32}, {"F64", 64, -1},
+    {"BOOL", 8, -1},          {"U8", 8, -1},          {"I8", 8, -1},          {"U16", 16, -1},
+    {"I16", 16, -1},          {"U32", 32, -1},        {"I32", 32, -1},        {"U64", 64, -1},
+    {"I64", 64, -1},          {"C64", 64, -1},        {"F8_E4M3", 8, -1},     {"F8_E5M2", 8, -1},
+    {"F8_E8M0", 8, -1},       {"F8_E4M3FNUZ", 8, -1}, {"F8_E5M2FNUZ", 8, -1}, {"F6_E2M3", 6, -1},
+    {"F6_E3M2", 6, -1},       {"F4", 4, -1},
 };
 
 /* A refusal that concerns one tensor: "PATH: tensor "NAME": message". */
-#define TENSOR_FAULT(file, name, e, format, ...) \
-    error_bad_file(e, (file)->path, "tensor", name, "tensor \"%.120s\": " format, name, \
+#define TENSOR_FAULT(file, name, e, format, ...)                                                   \
+    error_bad_file(e, (file)->path, "tensor", name, "tensor \"%.120s\": " format, name,            \
                    ##__VA_ARGS__)
 
 /* Returns the bits of an element, or a negative error. */
@@ -84,10 +84,11 @@ static int read_offsets(const struct safetensors *file, struct store_tensor *ten
                             "data_offsets [%lld, %lld] go beyond the %zu bytes of data",
                             (long long)from, (long long)to, data_size);
     if ((size_t)(to - from) != tensor->bytes)
-        return TENSOR_FAULT(file, tensor->name, e,
-                            "data_offsets [%lld, %lld] hold %lld bytes; shape and dtype %s need %zu",
-                            (long long)from, (long long)to, (long long)(to - from),
-                            tensor->type_name, tensor->bytes);
+        return TENSOR_FAULT(
+            file, tensor->name, e,
+            "data_offsets [%lld, %lld] hold %lld bytes; shape and dtype %s need %zu",
+            (long long)from, (long long)to, (long long)(to - from), tensor->type_name,
+            tensor->bytes);
     tensor->data = file->map.data + data_at + from;
     return 0;
 }
@@ -135,15 +136,17 @@ static int read_metadata(struct safetensors *file, json_t *metadata, struct erro
     const char *key;
     json_t *value;
     bool good = json_is_object(metadata);
-    json_object_foreach(metadata, key, value) good = good && json_is_string(value);
+    json_object_foreach(metadata, key, value) {
+        if (!json_is_string(value)) good = false;
+    }
     if (!good)
-        return error_bad_file(e, file->path, NULL, NULL, "__metadata__ is not an object of strings");
+        return error_bad_file(e, file->path, NULL, NULL,
+                              "__metadata__ is not an object of strings");
     file->metadata = json_incref(metadata);
     return 0;
 }
 
-static int read_tensors(struct safetensors *file, json_t *header, size_t data_at,
-                        struct error *e) {
+static int read_tensors(struct safetensors *file, json_t *header, size_t data_at, struct error *e) {
     file->tensors = calloc(json_object_size(header) + 1, sizeof *file->tensors);
     if (!file->tensors)
         return error_set(e, ERR_MEMORY, "%s: no memory for %zu tensors", file->path,
@@ -183,12 +186,20 @@ static json_t *read_header(const struct safetensors *file, size_t *data_at, stru
         return NULL;
     }
     if (length > size - 8) {
-        error_bad_file(e, file->path, "offset", "0",
-                       "the header should have %llu bytes, but the file has only %zu after its length",
-                       (unsigned long long)length, size - 8);
+        error_bad_file(
+            e, file->path, "offset", "0",
+            "the header should have %llu bytes, but the file has only %zu after its length",
+            (unsigned long long)length, size - 8);
         return NULL;
     }
     *data_at = 8 + (size_t)length;
+    size_t commas = 0;
+    for (size_t i = 8; i < *data_at; i++) commas += file->map.data[i] == ',';
+    if (commas > MAX_COMMAS) {
+        error_bad_file(e, file->path, "offset", "8", "header: too many values (%zu, limit %d)",
+                       commas, MAX_COMMAS);
+        return NULL;
+    }
     struct error why = {0};
     json_t *header = json_read((const char *)file->map.data + 8, (size_t)length, &why);
     if (header && json_is_object(header)) return header;

@@ -43,7 +43,8 @@ static int refuse_split(const struct gguf *gguf, struct error *e) {
     if (parts > 1)
         return error_bad_file(e, gguf_path(gguf), "key", "split.count",
                               "is one of %lld parts of a split model: merge them into one file "
-                              "(llama-gguf-split --merge)", (long long)parts);
+                              "(llama-gguf-split --merge)",
+                              (long long)parts);
     return 0;
 }
 
@@ -65,8 +66,9 @@ static int open_gguf(struct store *store, const char *path, struct error *e) {
         for (int d = 0; d < from->n_dims; d++) to.dims[d] = from->dims[from->n_dims - 1 - d];
         if (!add(store, &to))
             return error_bad_file(e, path, "tensor", to.name,
-                                  "tensor \"%s\": is there under both its GGUF and its Hugging Face "
-                                  "name", to.name);
+                                  "tensor \"%s\": is there twice, in GGUF's and in "
+                                  "Hugging Face's naming",
+                                  to.name);
     }
     return 0;
 }
@@ -109,11 +111,12 @@ static int open_shards(struct store *store, const struct shard_index *index, str
 
     const char *name;
     json_t *shard;
-    json_object_foreach(index->weight_map, name, shard)
-        if (!store_find(store, name))
-            return error_bad_file(e, index->path, "tensor", name,
-                                  "tensor \"%.120s\": shard %s does not hold it", name,
-                                  json_string_value(shard));
+    json_object_foreach(index->weight_map, name, shard) {
+        if (store_find(store, name)) continue;
+        return error_bad_file(e, index->path, "tensor", name,
+                              "tensor \"%.120s\": shard %s does not hold it", name,
+                              json_string_value(shard));
+    }
     return 0;
 }
 
@@ -187,15 +190,21 @@ const struct store_tensor *store_find(const struct store *store, const char *nam
     return i < 0 ? NULL : &store->tensors[i];
 }
 
-size_t store_count(const struct store *store) { return store->n_tensors; }
+size_t store_count(const struct store *store) {
+    return store->n_tensors;
+}
 const struct store_tensor *store_at(const struct store *store, size_t i) {
     return &store->tensors[i];
 }
-const struct gguf *store_gguf(const struct store *store) { return store->gguf; }
+const struct gguf *store_gguf(const struct store *store) {
+    return store->gguf;
+}
 const char *store_format(const struct store *store) {
     return store->gguf ? "gguf" : "safetensors";
 }
-size_t store_file_count(const struct store *store) { return store->gguf ? 1 : store->n_files; }
+size_t store_file_count(const struct store *store) {
+    return store->gguf ? 1 : store->n_files;
+}
 
 static const struct file_map *map_of(const struct store *store, const uint8_t *data) {
     if (store->gguf) return gguf_map(store->gguf);

@@ -1,9 +1,9 @@
 /* formats/store.h: the tensors of a model on disk, whatever the format.
  *
- * Opens a Hugging Face directory (model.safetensors, or shards with model.safetensors.index.json), a
- * single .safetensors file, or a .gguf file; checks all of it; gives tensors by their Hugging Face
- * name ("model.layers.0.self_attn.q_proj.weight"; GGUF names are translated). Data is mapped, never
- * copied. Read-only after open; any thread.
+ * Opens a Hugging Face directory (model.safetensors, or shards with model.safetensors.index.json),
+ * a single .safetensors file, or a .gguf file; checks all of it; gives tensors by their Hugging
+ * Face name ("model.layers.0.self_attn.q_proj.weight"; GGUF names are translated). Data is mapped,
+ * never copied. Read-only after open; any thread.
  *
  * With an index, weight_map alone says which tensors there are and where; every shard that it names
  * is opened and checked. */
@@ -24,7 +24,7 @@ struct store_tensor {
     int type;              /* enum dtype, or -1: not a type that tpd computes with */
     int n_dims;
     int64_t dims[STORE_MAX_DIMS]; /* outermost first, as Hugging Face has it: [out, in] */
-    const uint8_t *data; /* safetensors promise no alignment: read with memcpy */
+    const uint8_t *data;          /* safetensors promise no alignment: read with memcpy */
     size_t bytes;
 };
 

@@ -13,8 +13,8 @@ enum { MAX_INDEX = 64 << 20 };
 
 static bool is_plain_name(const json_t *value) {
     const char *name = json_string_value(value);
-    return name && name[0] && strlen(name) == json_string_length(value) &&
-           !strchr(name, '/') && strcmp(name, ".") != 0 && strcmp(name, "..") != 0;
+    return name && name[0] && strlen(name) == json_string_length(value) && !strchr(name, '/') &&
+           strcmp(name, ".") != 0 && strcmp(name, "..") != 0;
 }
 
 static int add_shard(struct shard_index *index, const char *dir, const char *name,
@@ -23,9 +23,9 @@ static int add_shard(struct shard_index *index, const char *dir, const char *nam
     if (!path) return error_set(e, ERR_MEMORY, "%s: no memory", index->path);
     index->shards[index->n_shards++] = path;
     if (path_exists(path)) return 0;
-    return error_bad_file(e, index->path, "file", name,
-                          "names the shard %s, which is not in the directory: fetch the model again",
-                          name);
+    return error_bad_file(
+        e, index->path, "file", name,
+        "names the shard %s, which is not in the directory: fetch the model again", name);
 }
 
 /* Every file that weight_map names, once. */
@@ -37,8 +37,8 @@ static int list_shards(struct shard_index *index, const char *dir, struct name_i
         if (!is_plain_name(value))
             return error_bad_file(e, index->path, "tensor", tensor,
                                   "weight_map gives tensor \"%.120s\" the file \"%.120s\": not the "
-                                  "plain name of a file in this directory", tensor,
-                                  json_is_string(value) ? json_string_value(value) : "?");
+                                  "plain name of a file in this directory",
+                                  tensor, json_is_string(value) ? json_string_value(value) : "?");
         const char *name = json_string_value(value);
         if (!name_index_add(seen, name, strlen(name), index->n_shards)) continue;
         int err = add_shard(index, dir, name, e);
@@ -96,15 +96,18 @@ int store_dir_explain(const char *dir, struct error *e) {
     if (shard[0])
         return error_bad_file(e, dir, "file", "model.safetensors.index.json",
                               "has %s but neither model.safetensors nor "
-                              "model.safetensors.index.json, which says what each file holds", shard);
+                              "model.safetensors.index.json, which says what each file holds",
+                              shard);
     if (gguf[0])
         return error_bad_file(e, dir, "file", gguf,
                               "holds no model.safetensors; to use %s, give the path of that file",
                               gguf);
     if (pickle[0])
-        return error_bad_file(e, dir, "file", pickle,
-                              "holds no model.safetensors; %s is a pickle, which tpd does not read: "
-                              "convert it to safetensors", pickle);
+        return error_bad_file(
+            e, dir, "file", pickle,
+            "holds no model.safetensors; %s is a pickle, which tpd does not read: "
+            "convert it to safetensors",
+            pickle);
     return error_bad_file(e, dir, "file", "model.safetensors",
                           "holds neither model.safetensors nor model.safetensors.index.json");
 }

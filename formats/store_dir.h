@@ -1,4 +1,5 @@
-/* formats/store_dir.h: what a Hugging Face model directory says about its shards. Used by store.c. */
+/* formats/store_dir.h: what a Hugging Face model directory says about its shards. Used by store.c.
+ */
 #ifndef TPD_FORMATS_STORE_DIR_H
 #define TPD_FORMATS_STORE_DIR_H
 
@@ -6,7 +7,7 @@
 #include "base/json.h"
 
 struct shard_index {
-    const char *path;   /* of the index file; borrowed */
+    const char *path; /* of the index file; borrowed */
     json_t *root;
     json_t *weight_map; /* tensor → file name; every value is a plain name; borrowed from root */
     size_t n_shards;

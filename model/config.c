@@ -2,11 +2,13 @@
 #include "model/config_parts.h"
 
 static const char *const arch_names[ARCH_COUNT] = {
-    [ARCH_LLAMA] = "llama",   [ARCH_MISTRAL] = "mistral", [ARCH_GRANITE] = "granite",
-    [ARCH_QWEN2] = "qwen2",   [ARCH_QWEN3] = "qwen3",
+    [ARCH_LLAMA] = "llama", [ARCH_MISTRAL] = "mistral", [ARCH_GRANITE] = "granite",
+    [ARCH_QWEN2] = "qwen2", [ARCH_QWEN3] = "qwen3",
 };
 
-const char *arch_name(enum arch arch) { return arch_names[arch]; }
+const char *arch_name(enum arch arch) {
+    return arch_names[arch];
+}
 
 const char *rope_kind_name(enum rope_kind kind) {
     switch (kind) {
@@ -28,8 +30,8 @@ int config_check(const struct model_config *c, const struct config_names *names,
         return FIELD_FAULT(e, path, names->head_dim,
                            "is %d; rotary positions turn pairs, so it must be even", c->head_dim);
     if (c->rope.kind == ROPE_DYNAMIC && c->head_dim < 4)
-        return FIELD_FAULT(e, path, names->head_dim,
-                           "is %d; dynamic rope scaling needs at least 4", c->head_dim);
+        return FIELD_FAULT(e, path, names->head_dim, "is %d; dynamic rope scaling needs at least 4",
+                           c->head_dim);
     return 0;
 }
 

@@ -14,7 +14,7 @@ enum rope_kind { ROPE_DEFAULT, ROPE_LINEAR, ROPE_DYNAMIC, ROPE_LLAMA3, ROPE_YARN
 
 struct rope_config {
     enum rope_kind kind;
-    double base;       /* rope_theta */
+    double base; /* rope_theta */
     double factor;
     int32_t original_len; /* original_max_position_embeddings, else max_position_embeddings */
     /* llama3 */
@@ -24,8 +24,8 @@ struct rope_config {
         mscale_all_dim;
     bool truncate; /* yarn: round the correction range to whole dimensions (default true) */
     /* A GGUF file has the tensor "rope_freqs.weight", [head_dim / 2] f32: each frequency is divided
-     * by its factor (Llama 3's scaling, worked out by the converter). kind is then what the metadata
-     * say, as a rule ROPE_DEFAULT. */
+     * by its factor (Llama 3's scaling, worked out by the converter). kind is then what the
+     * metadata say, as a rule ROPE_DEFAULT. */
     bool freq_factors_tensor;
 };
 
@@ -40,7 +40,7 @@ struct model_config {
     bool mlp_bias;                       /* gate, up, down */
     bool qk_norm;                        /* qwen3: rmsnorm over each head of q and k */
     int32_t sliding_window;              /* 0 = none */
-    int32_t window_from_layer;           /* layers below it attend to all (qwen2 max_window_layers) */
+    int32_t window_from_layer; /* layers below it attend to all (qwen2 max_window_layers) */
     struct rope_config rope;
     float embedding_multiplier, attention_multiplier /* 0 = 1/sqrt(head_dim) */,
         residual_multiplier, logits_scaling; /* 1 but for granite */

@@ -21,7 +21,7 @@ static const char *key_of(struct source *s, const char *name) {
     return s->key;
 }
 
-#define KEY_FAULT(s, key, format, ...) \
+#define KEY_FAULT(s, key, format, ...)                                                             \
     error_bad_file((s)->e, (s)->path, "key", key, "key \"%s\": " format, key, ##__VA_ARGS__)
 
 /* 1 when it is there, 0 when not (out stays). */
@@ -48,7 +48,9 @@ static int get_number(struct source *s, const char *name, double min, double max
     return 1;
 }
 
-static int missing(struct source *s) { return KEY_FAULT(s, s->key, "is missing"); }
+static int missing(struct source *s) {
+    return KEY_FAULT(s, s->key, "is missing");
+}
 
 static int required_int(struct source *s, const char *name, int64_t max, int32_t *out) {
     int got = get_int(s, name, 1, max, out);
@@ -80,7 +82,8 @@ static int read_arch(struct model_config *c, struct source *s) {
     }
     return KEY_FAULT(s, "general.architecture",
                      "architecture \"%.*s\" is not supported; tpd runs llama (mistral included), "
-                     "granite, qwen2, qwen3", (int)(text.size < 80 ? text.size : 80), text.data);
+                     "granite, qwen2, qwen3",
+                     (int)(text.size < 80 ? text.size : 80), text.data);
 }
 
 static int refuse_features(struct source *s) {
@@ -263,8 +266,7 @@ static void read_tensors(struct model_config *c, const struct gguf *gguf) {
 }
 
 static int read_tokens(struct model_config *c, struct source *s) {
-    static const char *const ends[] = {"tokenizer.ggml.eos_token_id",
-                                       "tokenizer.ggml.eot_token_id",
+    static const char *const ends[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
                                        "tokenizer.ggml.eom_token_id"};
     int64_t id;
     for (int i = 0; i < 3; i++) {

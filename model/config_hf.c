@@ -1,4 +1,5 @@
-/* config.json and generation_config.json, with the defaults of the model classes of transformers. */
+/* config.json and generation_config.json, with the defaults of the model classes of transformers.
+ */
 #include "model/config_parts.h"
 
 #include <stdio.h>
@@ -141,7 +142,8 @@ static int refuse_features(const json_t *config, const char *path, struct error 
         const char *method = json_string_value(json_object_get(quant, "quant_method"));
         return FIELD_FAULT(e, path, "quantization_config",
                            "weights quantized with %.40s are not supported: use F32, F16 or BF16 "
-                           "weights, or a GGUF file", method ? method : "an unnamed method");
+                           "weights, or a GGUF file",
+                           method ? method : "an unnamed method");
     }
     const char *act = "silu";
     int err = hf_string(config, "hidden_act", &act, path, e);
@@ -161,7 +163,8 @@ static int read_head_dim(struct model_config *c, const json_t *config, const str
     if (c->hidden % c->n_heads != 0)
         return FIELD_FAULT(e, path, "hidden_size",
                            "%d is not a multiple of num_attention_heads = %d, and there is no "
-                           "head_dim", c->hidden, c->n_heads);
+                           "head_dim",
+                           c->hidden, c->n_heads);
     c->head_dim = c->hidden / c->n_heads;
     if (c->head_dim > MAX_HEAD_DIM)
         return FIELD_FAULT(e, path, "hidden_size", "%d makes heads of %d; at most %d is taken",
@@ -183,8 +186,7 @@ static int read_sizes(struct model_config *c, const json_t *config, const struct
     c->n_kv_heads = is_null || !class->kv_heads ? c->n_heads : class->kv_heads;
     err = hf_int(config, "num_key_value_heads", 1, MAX_HEADS, &c->n_kv_heads, path, e);
     c->max_len = class->max_len;
-    if (!err)
-        err = hf_int(config, "max_position_embeddings", 1, MAX_LEN, &c->max_len, path, e);
+    if (!err) err = hf_int(config, "max_position_embeddings", 1, MAX_LEN, &c->max_len, path, e);
     double eps = 1e-6;
     if (!err) err = hf_number(config, "rms_norm_eps", 1e-30, 1, &eps, path, e);
     c->norm_eps = (float)eps;
@@ -258,8 +260,7 @@ static int read_window(struct model_config *c, const json_t *config, const struc
     c->sliding_window = json_is_null(value) ? 0 : class->window;
     bool on = !class->window_switched;
     int err = hf_int(config, "sliding_window", 1, INT32_MAX, &c->sliding_window, path, e);
-    if (!err && class->window_switched)
-        err = hf_bool(config, "use_sliding_window", &on, path, e);
+    if (!err && class->window_switched) err = hf_bool(config, "use_sliding_window", &on, path, e);
     if (err) return err;
     if (!on) c->sliding_window = 0;
     if (!class->window_switched || !c->sliding_window) return 0;
@@ -305,8 +306,7 @@ static int read_tokens(struct model_config *c, const json_t *config, const json_
 int config_from_hf(struct model_config *out, const json_t *config, const json_t *generation,
                    const char *path, struct error *e) {
     *out = (struct model_config){.bos_id = NONE};
-    if (!json_is_object(config))
-        return error_bad_file(e, path, NULL, NULL, "is not a JSON object");
+    if (!json_is_object(config)) return error_bad_file(e, path, NULL, NULL, "is not a JSON object");
     int err = read_arch(out, config, path, e);
     if (err) return err;
     const struct class *class = &classes[out->arch];

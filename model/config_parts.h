@@ -16,7 +16,7 @@ enum {
 };
 
 /* ERR_BAD_FILE with notes path and field: "PATH: FIELD: message". */
-#define FIELD_FAULT(e, path, field, format, ...) \
+#define FIELD_FAULT(e, path, field, format, ...)                                                   \
     error_bad_file(e, path, "field", field, "%s: " format, field, ##__VA_ARGS__)
 
 /* What holds between the numbers, whatever the file. names: what the file calls heads, KV heads and

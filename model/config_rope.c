@@ -20,10 +20,13 @@ static int find_dict(const json_t *config, const json_t **out, const char **name
     }
     const char *key;
     json_t *value;
-    json_object_foreach((json_t *)*out, key, value) if (json_is_object(value))
-        return FIELD_FAULT(e, path, *name,
-                           "rotary parameters of their own for some layers (\"%.40s\") are not "
-                           "supported", key);
+    json_object_foreach((json_t *)*out, key, value) {
+        if (json_is_object(value))
+            return FIELD_FAULT(e, path, *name,
+                               "rotary parameters of their own for some layers (\"%.40s\") are not "
+                               "supported",
+                               key);
+    }
     return 0;
 }
 
@@ -45,7 +48,8 @@ static int read_kind(struct rope_config *r, const json_t *dict, const char *name
         }
     return FIELD_FAULT(e, path, name,
                        "rope type \"%.40s\" is not supported; tpd has default, linear, dynamic, "
-                       "llama3, yarn", type);
+                       "llama3, yarn",
+                       type);
 }
 
 static int required_number(const json_t *dict, const char *key, double *out, const char *path,
@@ -78,8 +82,7 @@ static int read_llama3(struct rope_config *r, const json_t *dict, const char *pa
     return err;
 }
 
-static int read_yarn(struct rope_config *r, const json_t *dict, const char *path,
-                     struct error *e) {
+static int read_yarn(struct rope_config *r, const json_t *dict, const char *path, struct error *e) {
     const struct {
         const char *key;
         double *out;

@@ -5,8 +5,8 @@
 #include "formats/gguf.h"
 #include "model/config.h"
 
-#define SIZES \
-    "\"hidden_size\":64,\"intermediate_size\":128,\"num_hidden_layers\":4," \
+#define SIZES                                                                                      \
+    "\"hidden_size\":64,\"intermediate_size\":128,\"num_hidden_layers\":4,"                        \
     "\"num_attention_heads\":8,\"vocab_size\":100"
 #define LLAMA "\"model_type\":\"llama\"," SIZES
 
@@ -76,8 +76,9 @@ static void llama_has_the_defaults_of_its_class(void **state) {
 
 static void the_architecture_is_found_by_model_type_or_class(void **state) {
     (void)state;
-    assert_int_equal(hf("\"architectures\":[\"Qwen2ForCausalLM\"]," SIZES
-                        ",\"num_key_value_heads\":2").arch, ARCH_QWEN2);
+    assert_int_equal(
+        hf("\"architectures\":[\"Qwen2ForCausalLM\"]," SIZES ",\"num_key_value_heads\":2").arch,
+        ARCH_QWEN2);
     assert_int_equal(hf("\"model_type\":\"granite\",\"architectures\":null," SIZES).arch,
                      ARCH_GRANITE);
     refused("\"model_type\":\"gpt_neox\"", "architecture \"gpt_neox\" is not supported; tpd runs "
@@ -170,7 +171,7 @@ static void granite_has_its_four_multipliers(void **state) {
 static void sliding_windows_are_as_each_class_has_them(void **state) {
     (void)state;
 #define MISTRAL "\"model_type\":\"mistral\"," SIZES
-#define QWEN "\"model_type\":\"qwen2\",\"num_key_value_heads\":2," SIZES
+#define QWEN    "\"model_type\":\"qwen2\",\"num_key_value_heads\":2," SIZES
     assert_int_equal(hf(MISTRAL).sliding_window, 4096);
     assert_int_equal(hf(MISTRAL ",\"sliding_window\":null").sliding_window, 0);
     assert_int_equal(hf(MISTRAL ",\"sliding_window\":7").sliding_window, 7);
@@ -190,7 +191,8 @@ static void sliding_windows_are_as_each_class_has_them(void **state) {
     assert_int_equal(c.sliding_window, 0);
     refused_members("{" QWEN ",\"use_sliding_window\":true}",
                     "\"layer_types\":[\"sliding_attention\",\"full_attention\","
-                    "\"sliding_attention\",\"full_attention\"]", "layer_types");
+                    "\"sliding_attention\",\"full_attention\"]",
+                    "layer_types");
     refused_members("{" QWEN ",\"use_sliding_window\":true}", "\"layer_types\":[\"mamba\"]",
                     "layer_types");
 }
@@ -198,9 +200,9 @@ static void sliding_windows_are_as_each_class_has_them(void **state) {
 static void rope_scaling_is_read_in_all_its_spellings(void **state) {
     (void)state;
     struct model_config c = hf(LLAMA ",\"rope_theta\":500000.0,\"rope_scaling\":{\"factor\":8.0,"
-                               "\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,"
-                               "\"original_max_position_embeddings\":8192,"
-                               "\"rope_type\":\"llama3\"}");
+                                     "\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,"
+                                     "\"original_max_position_embeddings\":8192,"
+                                     "\"rope_type\":\"llama3\"}");
     assert_int_equal(c.rope.kind, ROPE_LLAMA3), assert_true(c.rope.base == 500000);
     assert_true(c.rope.factor == 8 && c.rope.low_freq_factor == 1 && c.rope.high_freq_factor == 4);
     assert_int_equal(c.rope.original_len, 8192);
@@ -238,11 +240,13 @@ static void rope_scaling_that_tpd_lacks_is_refused(void **state) {
     refused("\"rope_scaling\":{\"type\":\"linear\",\"factor\":0}", "factor");
     refused("\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8}", "low_freq_factor");
     refused("\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8,\"low_freq_factor\":4,"
-            "\"high_freq_factor\":4}", "high_freq_factor: 4 is not above");
+            "\"high_freq_factor\":4}",
+            "high_freq_factor: 4 is not above");
     refused("\"rope_scaling\":[1]", "rope_scaling: must be an object");
     refused("\"rope_parameters\":{\"full_attention\":{\"rope_theta\":1e6}}", "full_attention");
     refused("\"rope_parameters\":{\"partial_rotary_factor\":0.25}", "partial_rotary_factor");
-    refused("\"head_dim\":2,\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}", "head_dim: is 2");
+    refused("\"head_dim\":2,\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}",
+            "head_dim: is 2");
 }
 
 static void end_tokens_are_united(void **state) {
@@ -272,8 +276,8 @@ static struct bytes gguf_head(const char *arch, uint64_t tensors, uint64_t keys)
     const struct {
         const char *name;
         uint32_t value;
-    } ints[] = {{"block_count", 2},       {"embedding_length", 64}, {"feed_forward_length", 128},
-                {"attention.head_count", 8}, {"context_length", 512}, {"vocab_size", 100}};
+    } ints[] = {{"block_count", 2},          {"embedding_length", 64}, {"feed_forward_length", 128},
+                {"attention.head_count", 8}, {"context_length", 512},  {"vocab_size", 100}};
     put_gguf(&b, 3, tensors, 8 + keys);
     put_key_string(&b, "general.architecture", arch);
     for (size_t i = 0; i < 6; i++) {
@@ -316,7 +320,8 @@ static void gguf_metadata_give_the_shape(void **state) {
     assert_int_equal(c.arch, ARCH_LLAMA), assert_true(c.gguf_permuted), assert_true(c.tied_head);
     assert_int_equal(c.n_layers, 2), assert_int_equal(c.hidden, 64), assert_int_equal(c.ffn, 128);
     assert_int_equal(c.n_heads, 8), assert_int_equal(c.n_kv_heads, 8);
-    assert_int_equal(c.head_dim, 8), assert_int_equal(c.vocab, 100), assert_int_equal(c.max_len, 512);
+    assert_int_equal(c.head_dim, 8), assert_int_equal(c.vocab, 100),
+        assert_int_equal(c.max_len, 512);
     assert_true(c.norm_eps == 1e-5f && c.rope.base == 10000);
     assert_int_equal(c.bos_id, -1), assert_int_equal(c.n_eos, 0);
 
@@ -338,7 +343,8 @@ static void gguf_metadata_give_the_shape(void **state) {
     put_pad(&b, 32), put_zeros(&b, 1376);
     c = gguf_ok(&b);
     assert_int_equal(c.arch, ARCH_QWEN3), assert_false(c.gguf_permuted), assert_false(c.tied_head);
-    assert_int_equal(c.n_kv_heads, 2), assert_int_equal(c.head_dim, 16), assert_int_equal(c.vocab, 5);
+    assert_int_equal(c.n_kv_heads, 2), assert_int_equal(c.head_dim, 16),
+        assert_int_equal(c.vocab, 5);
     assert_int_equal(c.sliding_window, 32), assert_true(c.qk_norm && c.q_bias && !c.k_bias);
     assert_true(c.rope.base == 1e6 && c.rope.freq_factors_tensor);
     assert_int_equal(c.bos_id, -1), assert_int_equal(c.n_eos, 2), assert_int_equal(c.eos_ids[1], 4);
@@ -372,7 +378,8 @@ static void gguf_rope_scaling_is_read(void **state) {
 static void gguf_granite_scales_are_read(void **state) {
     (void)state;
     struct bytes b = gguf_head("granite", 0, 4);
-    put_key_f32(&b, "granite.embedding_scale", 12), put_key_f32(&b, "granite.residual_scale", 0.22f);
+    put_key_f32(&b, "granite.embedding_scale", 12),
+        put_key_f32(&b, "granite.residual_scale", 0.22f);
     put_key_f32(&b, "granite.attention.scale", 0.0078125f);
     put_key_f32(&b, "granite.logit_scale", 16);
     struct model_config c = gguf_ok(&b);
@@ -414,7 +421,8 @@ static void real_configurations_are_read(void **state) {
     json_t *config = path ? json_read_file(path, 1 << 20, &e) : NULL;
     if (config) {
         assert_int_equal(config_from_hf(&c, config, NULL, path, &e), 0);
-        assert_int_equal(c.n_layers, 5), assert_int_equal(c.n_kv_heads, 4), assert_true(c.tied_head);
+        assert_int_equal(c.n_layers, 5), assert_int_equal(c.n_kv_heads, 4),
+            assert_true(c.tied_head);
         json_decref(config);
     }
     struct gguf *gguf;

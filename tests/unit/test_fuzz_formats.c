@@ -1,7 +1,7 @@
-/* Files of strangers, by the thousand: small valid files with bytes flipped, fields replaced, pieces
- * cut out or added. Whatever they have become, opening them ends with a model or with an error that
- * names the file, and what was opened can be read to its end. The same seed gives the same files;
- * TPD_FUZZ_SECONDS makes it run on. */
+/* Files of strangers, by the thousand: small valid files with bytes flipped, fields replaced,
+ * pieces cut out or added. Whatever they have become, opening them ends with a model or with an
+ * error that names the file, and what was opened can be read to its end. The same seed gives the
+ * same files; TPD_FUZZ_SECONDS makes it run on. */
 #include "tests/unit/tiny_files.h"
 
 #include "formats/gguf.h"
@@ -19,25 +19,26 @@ static uint64_t rnd(uint64_t n) {
     return seed % n;
 }
 
+static const char json_bytes[] = "[]{}\",:0-9e.";
+
 static void mutate_once(struct bytes *b) {
+    /* clang-format off */
     static const uint64_t extremes[] = {0, 1, 7, 9, 32, 255, 1u << 31, UINT32_MAX, 1ull << 32,
                                         1ull << 62, 1ull << 63, UINT64_MAX, UINT64_MAX - 31};
+    /* clang-format on */
     size_t at = b->n ? rnd(b->n) : 0, width;
     switch (rnd(6)) {
     case 0: /* a bit */
         if (b->n) b->data[at] ^= (uint8_t)(1u << rnd(8));
         break;
     case 1: /* a byte, often one that means something in JSON */
-        if (b->n) b->data[at] = rnd(2) ? (uint8_t)rnd(256) : (uint8_t)"[]{}\",:0-9e."[rnd(13)];
+        if (b->n) b->data[at] = rnd(2) ? (uint8_t)rnd(256) : (uint8_t)json_bytes[rnd(13)];
         break;
     case 2: /* a number */
         width = rnd(2) ? 8 : 4;
-        if (b->n >= width)
-            memcpy(b->data + rnd(b->n - width + 1), &extremes[rnd(13)], width);
+        if (b->n >= width) memcpy(b->data + rnd(b->n - width + 1), &extremes[rnd(13)], width);
         break;
-    case 3: /* cut short */
-        b->n = at;
-        break;
+    case 3: /* cut short */ b->n = at; break;
     case 4: /* a piece taken out */
         width = rnd(b->n - at + 1);
         memmove(b->data + at, b->data + at + width, b->n - at - width);
@@ -126,8 +127,7 @@ static void try_config(const struct bytes *b) {
     struct model_config config;
     json_t *json = json_read((const char *)b->data, b->n, &e);
     if (!json) return;
-    if (config_from_hf(&config, json, json, "config.json", &e) != 0)
-        check_error(&e, "config.json");
+    if (config_from_hf(&config, json, json, "config.json", &e) != 0) check_error(&e, "config.json");
     json_decref(json);
 }
 
@@ -167,11 +167,13 @@ static void mutated_gguf_files_are_read_or_refused(void **state) {
 static void mutated_safetensors_files_are_read_or_refused(void **state) {
     (void)state;
     struct bytes from = {0}, b;
-    put_safetensors(&from,
-                    "{\"__metadata__\":{\"format\":\"pt\"},"
-                    "\"model.norm.weight\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]},"
-                    "\"lm_head.weight\":{\"dtype\":\"BF16\",\"shape\":[2,4],"
-                    "\"data_offsets\":[16,32]}}", 32);
+    put_safetensors(
+        &from,
+        "{\"__metadata__\":{\"format\":\"pt\"},"
+        "\"model.norm.weight\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]},"
+        "\"lm_head.weight\":{\"dtype\":\"BF16\",\"shape\":[2,4],"
+        "\"data_offsets\":[16,32]}}",
+        32);
     try_file(&from, "seed.safetensors");
     time_t start = time(NULL);
     for (int i = 0; go_on(i, start); i++) mutate(&b, &from), try_file(&b, "fuzz.safetensors");
@@ -183,7 +185,8 @@ static void mutated_configurations_are_read_or_refused(void **state) {
     const char *text =
         "{\"architectures\":[\"Qwen2ForCausalLM\"],\"model_type\":\"qwen2\",\"hidden_size\":64,"
         "\"intermediate_size\":128,\"num_hidden_layers\":2,\"num_attention_heads\":8,"
-        "\"num_key_value_heads\":4,\"vocab_size\":100,\"head_dim\":null,\"use_sliding_window\":true,"
+        "\"num_key_value_heads\":4,\"vocab_size\":100,\"head_dim\":null,\"use_sliding_window\":"
+        "true,"
         "\"layer_types\":[\"full_attention\",\"sliding_attention\"],\"eos_token_id\":[1,2],"
         "\"rope_theta\":1e4,\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4.0,"
         "\"beta_fast\":32,\"original_max_position_embeddings\":64}}";

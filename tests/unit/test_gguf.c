@@ -1,4 +1,5 @@
-/* GGUF: good files are read as they are; bad ones are refused with an error that names the fault. */
+/* GGUF: good files are read as they are; bad ones are refused with an error that names the fault.
+ */
 #include "tests/unit/tiny_files.h"
 
 #include "formats/gguf.h"
@@ -110,9 +111,9 @@ static void versions_other_than_2_and_3_are_refused(void **state) {
     const struct {
         uint32_t version;
         const char *fault;
-    } cases[] = {{0, "version 0"}, {1, "version 1"}, {4, "version 4"},
-                 {4294967295u, "version 4294967295"}, {3u << 24, "big-endian"},
-                 {2u << 24, "big-endian"}};
+    } cases[] = {{0, "version 0"},         {1, "version 1"},
+                 {4, "version 4"},         {4294967295u, "version 4294967295"},
+                 {3u << 24, "big-endian"}, {2u << 24, "big-endian"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct bytes b = {0};
         put_gguf(&b, cases[i].version, 0, 0);

@@ -99,13 +99,18 @@ static const char *write_model(const char *dir, bool tied, bool with_head) {
     snprintf(config, sizeof config,
              "{\"model_type\":\"llama\",\"hidden_size\":2,\"intermediate_size\":2,"
              "\"num_hidden_layers\":1,\"num_attention_heads\":1,\"vocab_size\":2,"
-             "\"tie_word_embeddings\":%s}", tied ? "true" : "false");
+             "\"tie_word_embeddings\":%s}",
+             tied ? "true" : "false");
     snprintf(path, sizeof path, "%s/config.json", dir);
     tiny_write_text(path, config);
-    const char *matrices[] = {"model.embed_tokens", "model.layers.0.self_attn.q_proj",
-                              "model.layers.0.self_attn.k_proj", "model.layers.0.self_attn.v_proj",
-                              "model.layers.0.self_attn.o_proj", "model.layers.0.mlp.gate_proj",
-                              "model.layers.0.mlp.up_proj", "model.layers.0.mlp.down_proj",
+    const char *matrices[] = {"model.embed_tokens",
+                              "model.layers.0.self_attn.q_proj",
+                              "model.layers.0.self_attn.k_proj",
+                              "model.layers.0.self_attn.v_proj",
+                              "model.layers.0.self_attn.o_proj",
+                              "model.layers.0.mlp.gate_proj",
+                              "model.layers.0.mlp.up_proj",
+                              "model.layers.0.mlp.down_proj",
                               "lm_head"};
     const char *norms[] = {"model.norm", "model.layers.0.input_layernorm",
                            "model.layers.0.post_attention_layernorm"};
@@ -113,12 +118,13 @@ static const char *write_model(const char *dir, bool tied, bool with_head) {
     for (int i = 0; i < (with_head ? 9 : 8); i++, at += 16)
         n += (size_t)snprintf(header + n, sizeof header - n,
                               "\"%s.weight\":{\"dtype\":\"F32\",\"shape\":[2,2],"
-                              "\"data_offsets\":[%zu,%zu]},", matrices[i], at, at + 16);
+                              "\"data_offsets\":[%zu,%zu]},",
+                              matrices[i], at, at + 16);
     for (int i = 0; i < 3; i++, at += 8)
         n += (size_t)snprintf(header + n, sizeof header - n,
                               "\"%s.weight\":{\"dtype\":\"F32\",\"shape\":[2],"
-                              "\"data_offsets\":[%zu,%zu]}%s", norms[i], at, at + 8,
-                              i < 2 ? "," : "}");
+                              "\"data_offsets\":[%zu,%zu]}%s",
+                              norms[i], at, at + 8, i < 2 ? "," : "}");
     struct bytes b = {0};
     put_safetensors(&b, header, at);
     snprintf(path, sizeof path, "%s/model.safetensors", dir);
@@ -157,8 +163,27 @@ static void a_model_that_does_not_fit_its_configuration_is_refused(void **state)
     refused(path, 65, "architecture \"gpt_neox\" is not supported");
     path = write_model("extra-head", true, true); /* a tied model may carry its head */
     json_decref(report_of(path));
+    path = write_model("deep", true, false);
+    char nested[20100] = "";
+    memset(nested, '[', 10000), memset(nested + 10000, ']', 10000);
+    tiny_write_text("deep/config.json", nested);
+    refused(path, 65, "config.json: too deeply nested");
     tiny_mkdir("bare"), tiny_write_text("bare/model.safetensors", "x");
     refused(tiny_path("bare"), 65, "config.json");
+}
+
+/* A download that stopped: the index names only what came first. */
+static void a_tensor_that_no_shard_has_is_named(void **state) {
+    (void)state;
+    const char *path = write_model("partial", true, false);
+    assert_int_equal(rename(tiny_path("partial/model.safetensors"),
+                            tiny_path("partial/model-00001-of-00002.safetensors")),
+                     0);
+    tiny_write_text("partial/model.safetensors.index.json",
+                    "{\"weight_map\":{\"model.embed_tokens.weight\":"
+                    "\"model-00001-of-00002.safetensors\",\"model.norm.weight\":"
+                    "\"model-00001-of-00002.safetensors\"}}");
+    refused(path, 65, "model.layers.0");
 }
 
 static void a_gguf_file_is_shown_with_its_metadata(void **state) {
@@ -190,8 +215,8 @@ static void a_gguf_file_is_shown_with_its_metadata(void **state) {
 
 static void an_adapter_is_shown_and_checked(void **state) {
     (void)state;
-#define A "\"x.lora_A.weight\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]}"
-#define B "\"x.lora_B.weight\":{\"dtype\":\"F32\",\"shape\":[1,2],\"data_offsets\":[24,32]}"
+#define A       "\"x.lora_A.weight\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]}"
+#define B       "\"x.lora_B.weight\":{\"dtype\":\"F32\",\"shape\":[1,2],\"data_offsets\":[24,32]}"
 #define B_WRONG "\"x.lora_B.weight\":{\"dtype\":\"F32\",\"shape\":[2,1],\"data_offsets\":[24,32]}"
     struct bytes b = {0};
     const char *dir = tiny_mkdir("adapter");
@@ -218,7 +243,8 @@ static void wrong_use_and_missing_files_have_their_exit_codes(void **state) {
     (void)state;
     refused(tiny_path("absent.gguf"), 66, "no such file");
     refused(tiny_path("absent-directory/"), 66, "no such file");
-    const char *wrong[][2] = {{NULL, NULL}, {"--json", NULL}, {"a", "b"}, {"a", "--yaml"}, {"", NULL}};
+    const char *wrong[][2] = {
+        {NULL, NULL}, {"--json", NULL}, {"a", "b"}, {"a", "--yaml"}, {"", NULL}};
     for (size_t i = 0; i < 5; i++) {
         struct run r = inspect(wrong[i][0], wrong[i][1]);
         assert_int_equal(r.exit_code, 64);
@@ -353,6 +379,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_model_directory_is_shown),
         cmocka_unit_test(a_model_that_does_not_fit_its_configuration_is_refused),
+        cmocka_unit_test(a_tensor_that_no_shard_has_is_named),
         cmocka_unit_test(a_gguf_file_is_shown_with_its_metadata),
         cmocka_unit_test(an_adapter_is_shown_and_checked),
         cmocka_unit_test(wrong_use_and_missing_files_have_their_exit_codes),

@@ -1,11 +1,11 @@
-/* The store: one face for a .safetensors file, a directory with or without shards, and a .gguf; what
- * is missing is named. */
+/* The store: one face for a .safetensors file, a directory with or without shards, and a .gguf;
+ * what is missing is named. */
 #include "tests/unit/tiny_files.h"
 
 #include "formats/gguf.h"
 #include "formats/store.h"
 
-#define F32(name, from, to) \
+#define F32(name, from, to)                                                                        \
     "\"" name "\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[" #from "," #to "]}"
 
 static void write_shard(const char *name, const char *header, size_t data_bytes) {
@@ -174,8 +174,7 @@ static void real_models_are_read_in_every_form(void **state) {
         struct store *store;
         struct error e = {0};
         if (store_open(&store, path, &e) != 0) fail_msg("%s", e.message);
-        const struct store_tensor *t =
-            store_find(store, "model.layers.4.self_attn.k_proj.weight");
+        const struct store_tensor *t = store_find(store, "model.layers.4.self_attn.k_proj.weight");
         assert_non_null(t);
         assert_int_equal(t->dims[0], 32), assert_int_equal(t->dims[1], 64);
         assert_int_equal(t->type, i == 1 ? DTYPE_BF16 : DTYPE_F32);

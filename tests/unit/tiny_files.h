@@ -1,5 +1,6 @@
-/* tests/unit/tiny_files.h: writes small model files, right ones and wrong ones, for tests. Each test
- * program that includes it has a directory of its own, in memory where the system has room there. */
+/* tests/unit/tiny_files.h: writes small model files, right ones and wrong ones, for tests. Each
+ * test program that includes it has a directory of its own, in memory where the system has room
+ * there. */
 #ifndef TPD_TESTS_TINY_FILES_H
 #define TPD_TESTS_TINY_FILES_H
 
@@ -30,8 +31,12 @@ UNUSED static void put(struct bytes *b, const void *data, size_t n) {
     if (n) memcpy(b->data + b->n, data, n);
     b->n += n;
 }
-UNUSED static void put_u32(struct bytes *b, uint32_t value) { put(b, &value, 4); }
-UNUSED static void put_u64(struct bytes *b, uint64_t value) { put(b, &value, 8); }
+UNUSED static void put_u32(struct bytes *b, uint32_t value) {
+    put(b, &value, 4);
+}
+UNUSED static void put_u64(struct bytes *b, uint64_t value) {
+    put(b, &value, 8);
+}
 UNUSED static void put_zeros(struct bytes *b, size_t n) {
     for (size_t i = 0; i < n; i++) put(b, "", 1);
 }
@@ -92,7 +97,9 @@ static int tiny_remove(const char *path, const struct stat *st, int flag, struct
     (void)st, (void)flag, (void)ftw;
     return remove(path);
 }
-static void tiny_clean(void) { nftw(tiny_dir, tiny_remove, 8, FTW_DEPTH | FTW_PHYS); }
+static void tiny_clean(void) {
+    nftw(tiny_dir, tiny_remove, 8, FTW_DEPTH | FTW_PHYS);
+}
 
 /* The path of name in this program's directory; good for the next 63 calls. */
 UNUSED static const char *tiny_path(const char *name) {
