@@ -28,7 +28,7 @@ static void golden_open(struct golden *g, const char *dir, const char *model) {
     struct error e = {0};
     g->dir = dir;
     g->model = strdup(model);
-    char path[512];
+    char path[640];
     snprintf(path, sizeof path, "%s/expected.json", dir);
     g->expected = json_read_file(path, 1 << 20, &e);
     if (!g->expected) fail_msg("%s", e.message);
