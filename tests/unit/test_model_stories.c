@@ -57,6 +57,8 @@ static void feed(struct runner *r, const int32_t *ids, int32_t pos, int32_t n, b
     if (runner_feed(r, ids, pos, n, prompt ? n : 0, out)) fail_msg("%s", r->error.message);
 }
 
+static bool rounded(const struct runner *r) { return strstr(model_path(r->model), "bf16"); }
+
 static void check_greedy(struct runner *r, const json_t *line) {
     int32_t vocab = model_config(r->model)->vocab, n, steps;
     int32_t *want = ids_of(json_object_get(line, "greedy_ids"), &steps, 0);
@@ -68,6 +70,9 @@ static void check_greedy(struct runner *r, const json_t *line) {
     const float *last = logits + (size_t)(n - 1) * (size_t)vocab;
     for (int32_t i = 0; i < steps; i++) {
         int32_t token = argmax(last, vocab);
+        /* Rounding the weights to bf16 moves logits by some hundredths (transformers computes the
+         * same from that file): where the two best are nearer than that, the story may turn. */
+        if (token != want[i] && rounded(r) && last[token] - last[want[i]] < 0.05f) break;
         if (token != want[i])
             fail_msg("%s of %s at tp %d: token %d is %d, not %d",
                      json_string_value(json_object_get(line, "id")), model_path(r->model),
@@ -109,7 +114,7 @@ static void check_loss(struct runner *r, const json_t *line) {
     const json_t *nll = json_object_get(line, "nll");
     float *logits = malloc((size_t)n * (size_t)vocab * sizeof *logits);
     feed(r, ids, 0, n, true, logits);
-    double allowed = strstr(model_path(r->model), "bf16") ? 0.1 : 1e-4;
+    double allowed = rounded(r) ? 0.1 : 1e-4;
     for (int32_t i = 0; i + 1 < n; i++) {
         const float *row = logits + (size_t)i * (size_t)vocab;
         double sum = 0, max = row[argmax(row, vocab)];
