@@ -42,8 +42,8 @@ static int run_daemon(int argc, char **argv) {
 
 int main(int argc, char **argv) {
     const char *command = argc > 1 ? argv[1] : "";
-    if (strcmp(command, "inspect") == 0) return offline_inspect(argc - 1, argv + 1);
-    if (strcmp(command, "tokenize") == 0) return offline_tokenize(argc - 1, argv + 1);
-    if (strcmp(command, "detokenize") == 0) return offline_detokenize(argc - 1, argv + 1);
+    if (strcmp(command, "inspect") == 0) return offline_inspect(argc - 2, argv + 2);
+    if (strcmp(command, "tokenize") == 0) return offline_tokenize(argc - 2, argv + 2);
+    if (strcmp(command, "detokenize") == 0) return offline_detokenize(argc - 2, argv + 2);
     return run_daemon(argc, argv);
 }
