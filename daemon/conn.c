@@ -12,6 +12,7 @@
 
 enum {
     WATCH_MS = 200,          /* how soon the end of a half-closed client is noticed */
+    FLUSH_MS = 2000,         /* what a client has to read the last answers when the daemon ends */
     SMALL_INPUT = 64 * 1024, /* an unfinished line that any connection may hold */
     INPUT_SHARE = 16         /* lines of full length that all connections together may hold */
 };
@@ -55,12 +56,6 @@ void conn_close(struct conn *conn, const char *why) {
     uv_close((uv_handle_t *)&conn->pipe, on_pipe_closed);
 }
 
-void conn_finish(struct conn *conn) {
-    conn->finishing = true;
-    uv_read_stop((uv_stream_t *)&conn->pipe);
-    if (conn->outbound == 0) conn_close(conn, "finished");
-}
-
 /* The client has closed its end wholly, not only the side it writes on. */
 static bool peer_gone(const struct conn *conn) {
     uv_os_fd_t fd;
@@ -88,9 +83,17 @@ static void on_slow(uv_timer_t *timer) {
 static void set_timer(struct conn *conn) {
     if (conn->closing) return;
     uint64_t slow_ms = (uint64_t)config_of(conn)->slow_client_s * 1000;
-    if (conn->paused) uv_timer_start(&conn->timer, on_slow, slow_ms, 0);
+    if (conn->finishing && conn->server->closed) slow_ms = FLUSH_MS;
+    if (conn->paused || conn->finishing) uv_timer_start(&conn->timer, on_slow, slow_ms, 0);
     else if (conn->ended) uv_timer_start(&conn->timer, on_watch, WATCH_MS, WATCH_MS);
     else uv_timer_stop(&conn->timer);
+}
+
+void conn_finish(struct conn *conn) {
+    conn->finishing = true;
+    uv_read_stop((uv_stream_t *)&conn->pipe);
+    if (conn->outbound == 0) conn_close(conn, "finished");
+    else set_timer(conn);
 }
 
 /* --- writing --- */

@@ -219,6 +219,7 @@ void rpc_hold(struct conn *conn, bool hold) {
  * strings do not count. */
 static int check_weight(const char *text, size_t size, struct error *e) {
     size_t values = 0, containers = 0;
+    int depth = 0;
     bool in_string = false;
     for (size_t i = 0; i < size; i++) {
         char c = text[i];
@@ -227,7 +228,11 @@ static int check_weight(const char *text, size_t size, struct error *e) {
             else if (c == '"') in_string = false;
         } else if (c == '"') in_string = true;
         else if (c == ',' || c == ':') values++;
-        else if (c == '{' || c == '[') containers++;
+        else if (c == '}' || c == ']') depth--;
+        else if (c == '{' || c == '[') {
+            containers++;
+            if (++depth > JSON_MAX_DEPTH) return 0; /* the parser says so, and where */
+        }
     }
     if (values <= MAX_VALUES && containers <= MAX_CONTAINERS) return 0;
     return error_set(e, ERR_INVALID_REQUEST,

@@ -28,7 +28,7 @@ static void close_connections(struct server *server) {
     struct conn *next;
     for (struct conn *conn = server->conns; conn; conn = next) {
         next = conn->next;
-        conn_finish(conn); /* answers that are written go out; the rest within slow_client_s */
+        conn_finish(conn); /* what is queued still goes out, to those who read it soon */
     }
 }
 

@@ -116,7 +116,7 @@ class Client:
 class Daemon:
     def __init__(self, directory, model=TINY, *flags, env=None, wait=True):
         self.directory = pathlib.Path(directory)
-        self.directory.mkdir(parents=True, exist_ok=True)
+        self.directory.mkdir(0o700, parents=True, exist_ok=True)
         self.socket = self.directory / "tpd.sock"
         self.log_path = self.directory / "log"
         command = [str(BUILD / "tpd"), "--model", str(model), "--socket", str(self.socket),

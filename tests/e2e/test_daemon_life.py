@@ -11,7 +11,7 @@ import pytest
 import schema
 from daemon import BUILD, TINY, RpcError, eventually
 
-LONG = {"prompt": "Once upon a time", "max_tokens": 200, "ignore_eos": True}
+LONG = {"prompt": "Once upon a time", "n": 64, "max_tokens": 200, "ignore_eos": True}
 
 
 def run(*arguments):
@@ -215,7 +215,7 @@ def test_sigterm_lets_live_requests_end(start):
             other.call("generate", prompt="a", max_tokens=1)
         assert e.value.code == -32008 and e.value.data["kind"] == "shutting_down"
         result = client.result(id)
-        assert len(result["tokens"]) == 200 and result["finish_reason"] == "length"
+        assert all(len(choice["tokens"]) == 200 for choice in result["choices"])
         assert client.line() is None
     assert daemon.wait() == 0
     assert not daemon.socket.exists()
@@ -224,7 +224,7 @@ def test_sigterm_lets_live_requests_end(start):
 def held(daemon):
     """A client whose generation cannot end by itself: it does not read."""
     client = daemon.client()
-    client.send("generate", {**LONG, "stream": True, "logprobs": 20, "n": 8})
+    client.send("generate", {**LONG, "stream": True, "logprobs": 20})
     client.message()
     return client
 
@@ -249,11 +249,12 @@ def test_shutdown_answers_then_ends(start):
     daemon = start()
     with daemon.client() as client, daemon.client() as other:
         id = other.send("generate", LONG)
-        eventually(lambda: client.call("status")["slots"]["busy"] == 1)
+        eventually(lambda: client.call("status")["slots"]["busy"] > 0)
         result = client.call("shutdown")
         schema.check("shutdown", result)
         assert result == {"drain": False, "live_requests": 1}
-        assert other.result(id)["finish_reason"] == "cancelled"
+        ends = {choice["finish_reason"] for choice in other.result(id)["choices"]}
+        assert "cancelled" in ends
     assert daemon.wait() == 0
 
 
@@ -261,9 +262,9 @@ def test_shutdown_with_drain_waits(start):
     daemon = start()
     with daemon.client() as client, daemon.client() as other:
         id = other.send("generate", LONG)
-        eventually(lambda: client.call("status")["slots"]["busy"] == 1)
+        eventually(lambda: client.call("status")["slots"]["busy"] > 0)
         client.call("shutdown", drain=True, timeout_s=60)
-        assert len(other.result(id)["tokens"]) == 200
+        assert all(len(choice["tokens"]) == 200 for choice in other.result(id)["choices"])
     assert daemon.wait() == 0
 
 
