@@ -84,6 +84,11 @@ struct rope_freqs {
     dev_addr inv_freq; /* [e/2] f32 */
 };
 
+/* One optimizer step of AdamW; c1 and c2 are its bias corrections. */
+struct adamw_params {
+    float lr, beta1, beta2, eps, weight_decay, c1, c2;
+};
+
 struct kctx;
 
 struct kernels {
@@ -151,6 +156,74 @@ struct kernels {
                         int32_t d);
     /* x[n] *= s; s = 0 clears x, whatever it held. */
     void (*scale)(struct kctx *c, dev_addr x, size_t n, float s);
+
+    /* --- training ---------------------------------------------------------------------------- */
+    /* Gradients are named d…; "+=" adds to what is there. All fp32. A training step holds whole
+     * packed sequences: first[t] is the row where the sequence of row t begins, so that row t sees
+     * rows first[t] … t and nothing of its neighbours. */
+
+    /* out[M, N] = alpha * op(a) op(b) + beta * out; op(a) is [M, K]: a is [M, K], or [K, M] when ta;
+     * b is [K, N], or [N, K] when tb. Dense rows. beta = 0 overwrites whatever out held. */
+    void (*matmul)(struct kctx *c, dev_addr out, int32_t M, int32_t N, int32_t K, dev_addr a,
+                   bool ta, dev_addr b, bool tb, float alpha, float beta);
+    /* The backward of linear with respect to its input: dx[T, cols] = (accumulate: +=) the sum over
+     * jobs of y_j w_j, where y_j [T, w_j->rows] holds the gradient of the job's output. Biases are
+     * not looked at. Quantised weights are dequantised tile by tile. */
+    void (*linear_dx)(struct kctx *c, const struct linear_job *jobs, int n_jobs, dev_addr dx,
+                      int32_t T, bool accumulate);
+    /* out[n] += sum over rows of x[T, n]: the gradient of a bias. */
+    void (*col_sum)(struct kctx *c, dev_addr out, dev_addr x, int32_t T, int32_t n);
+    /* With r = 1 / sqrt(mean(x^2) + eps), x^ = x r: dx += r (g dy - x^ mean(g dy x^)) and, when dg is
+     * not 0, dg[d] += sum over rows of dy x^. T rows of d; heads of a head_norm are rows of e. */
+    void (*rmsnorm_dx)(struct kctx *c, dev_addr dx, dev_addr dg, dev_addr dy, dev_addr x,
+                       dev_addr g, int32_t T, int32_t d, float eps);
+    /* Rotates x [T, heads, e] in place by cos_sin (rope_table), or back when inverse. */
+    void (*rope_rows)(struct kctx *c, dev_addr x, int32_t heads, dev_addr cos_sin, int32_t T,
+                      int32_t e, bool inverse);
+    /* Causal attention inside each packed sequence, without a cache: out as in attention (row
+     * stride out_stride), lse[T, H] = log of the sum of exp of the scaled scores (what backward
+     * needs). k, v [T, K, e]. first: [T] i32 in device memory. Tiled, never T x T. */
+    void (*attention_rows)(struct kctx *c, dev_addr out, int32_t out_stride, dev_addr lse,
+                           dev_addr q, int32_t H, dev_addr k, dev_addr v, int32_t K,
+                           const int32_t *kv_of_head, int32_t e, dev_addr first, int32_t T,
+                           float scale, int32_t window);
+    /* Its backward: D = sum(dout out), p = exp(scale q k - lse), dv = p dout, ds = p (dout v - D)
+     * scale, dq = ds k, dk = ds q. dq [T, H, e], dk and dv [T, K, e] are overwritten. */
+    void (*attention_rows_dx)(struct kctx *c, dev_addr dq, dev_addr dk, dev_addr dv, dev_addr dout,
+                              dev_addr out, int32_t out_stride, dev_addr lse, dev_addr q, int32_t H,
+                              dev_addr k, dev_addr v, int32_t K, const int32_t *kv_of_head,
+                              int32_t e, dev_addr first, int32_t T, float scale, int32_t window);
+    /* dgate = dout up s(gate)(1 + gate (1 - s(gate))), dup = dout silu(gate), s the logistic
+     * function. dgate may be gate, dup may be up, dout may be either. */
+    void (*silu_mul_dx)(struct kctx *c, dev_addr dgate, dev_addr dup, dev_addr dout, dev_addr gate,
+                        dev_addr up, int32_t T, int32_t F);
+    /* Vocabulary-parallel cross entropy, in two passes with one all-gather between them.
+     * stats[T, 3] of this shard's logits [T, V]: max, sum of exp(l - max), and the logit of
+     * labels[t] (or 0 when another shard has it; labels[t] < 0: none does). V = 0 gives -inf, 0, 0. */
+    void (*ce_stats)(struct kctx *c, dev_addr stats, dev_addr logits, dev_addr labels, int32_t T,
+                     int32_t V, int32_t first_row);
+    /* stats[T, n, 3] of all n shards. loss[t] = -log softmax(label), 0 where labels[t] < 0; logits
+     * become their gradient: (softmax - onehot) * weight[t] (0 where labels[t] < 0). */
+    void (*ce_grad)(struct kctx *c, dev_addr loss, dev_addr logits, dev_addr stats, int32_t n,
+                    dev_addr labels, dev_addr weight, int32_t T, int32_t V, int32_t first_row);
+    /* grad[V, d] += scale * dx[t] at row ids[t] - first_row, where this shard has it. In a fixed
+     * order whatever the team, so that bits repeat. */
+    void (*embed_grad)(struct kctx *c, dev_addr grad, dev_addr dx, dev_addr ids, int32_t T,
+                       int32_t d, int32_t V, int32_t first_row, float scale);
+    /* y[n] += a * x[n] */
+    void (*axpy)(struct kctx *c, dev_addr y, dev_addr x, size_t n, float a);
+    /* out[n] = x[n] * (keep ? 1 / (1 - p) : 0), where keep is drawn from a counter-based generator
+     * by (seed, first + index): the same for every rank and team that asks for the same range.
+     * Element i of row t has index t * row_stride + col + i, rows of `cols` elements. */
+    void (*dropout)(struct kctx *c, dev_addr out, dev_addr x, int32_t T, int32_t cols,
+                    int32_t row_stride, int32_t col, float p, uint64_t seed, uint64_t first);
+    /* *out (one f32 in device memory) += sum of x[i]^2, summed in double and in one order. */
+    void (*sum_squares)(struct kctx *c, dev_addr out, dev_addr x, size_t n);
+    /* AdamW (decoupled, bias-corrected) on n elements: g is multiplied by grad_scale first;
+     * m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2;
+     * p -= lr (m / c1 / (sqrt(v / c2) + eps) + wd p), c1 = 1 - b1^step, c2 = 1 - b2^step. */
+    void (*adamw)(struct kctx *c, dev_addr p, dev_addr g, dev_addr m, dev_addr v, size_t n,
+                  const struct adamw_params *params, float grad_scale);
 
     void (*close)(struct kctx *c);
 };
