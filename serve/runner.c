@@ -14,7 +14,9 @@ struct rank_runner {
     void *driver_arg;
 };
 
-static struct rank_runner *self_of(struct runner *r) { return (struct rank_runner *)r; }
+static struct rank_runner *self_of(struct runner *r) {
+    return (struct rank_runner *)r;
+}
 
 static void run_driver(struct ranks *ranks, void *arg) {
     struct rank_runner *self = arg;
@@ -81,7 +83,9 @@ static int unload_unit(struct rank *rank, void *arg, struct error *e) {
     return 0;
 }
 
-static void runner_unload(struct runner *r) { ranks_run(self_of(r)->ranks, unload_unit, NULL, NULL); }
+static void runner_unload(struct runner *r) {
+    ranks_run(self_of(r)->ranks, unload_unit, NULL, NULL);
+}
 
 static void runner_memory(struct runner *r, int rank, struct mem_use *use, const char **name) {
     ranks_memory(self_of(r)->ranks, rank, use);

@@ -83,7 +83,7 @@ static size_t random_prompt(token_id *out, size_t max, unsigned *seed) {
 static const token_id hello[] = {0, 40, 41, 42, 43};
 enum { HELLO = sizeof hello / sizeof *hello };
 
-/* --- tokens ---------------------------------------------------------------------------------------------- */
+/* --- tokens ---------------------------------------------------------------------------------- */
 
 static void a_request_gets_the_models_tokens_and_an_account_of_them(void **state) {
     (void)state;
@@ -184,7 +184,7 @@ static void prompts_that_cannot_be_are_refused_at_once(void **state) {
     finish(engine);
 }
 
-/* --- ends ------------------------------------------------------------------------------------------------- */
+/* --- ends ------------------------------------------------------------------------------------ */
 
 static void an_end_token_ends_and_has_no_text(void **state) {
     (void)state;
@@ -261,7 +261,7 @@ static void a_stop_string_ends_the_text_before_it(void **state) {
     finish(engine);
 }
 
-/* --- echo, logprobs, score ------------------------------------------------------------------------------- */
+/* --- echo, logprobs, score ------------------------------------------------------------------- */
 
 /* Reports for tokens first … n-1, each scored by the model but the very first. */
 static void assert_scored(const struct gen_event *end, const token_id *prompt, size_t first,
@@ -311,8 +311,8 @@ static void echo_gives_the_prompt_first_and_its_logprobs(void **state) {
     const struct gen_event *alone = job_wait(plain);
     char *prompt_text;
     size_t size;
-    assert_int_equal(tokenizer_decode(tokenizer, hello + 1, HELLO - 1, false, &prompt_text, &size,
-                                      NULL), 0);
+    assert_int_equal(
+        tokenizer_decode(tokenizer, hello + 1, HELLO - 1, false, &prompt_text, &size, NULL), 0);
     for (int64_t n = 0; n <= 8; n += 8) {
         struct job *job = job_new(hello, HELLO, n);
         job->request->sampling.echo = true;
@@ -334,7 +334,7 @@ static void echo_gives_the_prompt_first_and_its_logprobs(void **state) {
     finish(engine);
 }
 
-/* --- company ----------------------------------------------------------------------------------------------- */
+/* --- company --------------------------------------------------------------------------------- */
 
 struct client {
     struct engine *engine;
@@ -442,7 +442,7 @@ static void a_seed_gives_the_same_tokens_in_any_company(void **state) {
     finish(engine);
 }
 
-/* --- hold, cancel, failure, overload ------------------------------------------------------------------------- */
+/* --- hold, cancel, failure, overload --------------------------------------------------------- */
 
 static void a_held_request_rests_while_others_go_on(void **state) {
     (void)state;
@@ -528,7 +528,7 @@ static void too_many_requests_are_refused_and_those_taken_are_served(void **stat
     finish(engine);
 }
 
-/* --- start and end --------------------------------------------------------------------------------------------- */
+/* --- start and end --------------------------------------------------------------------------- */
 
 static void requests_wait_while_the_model_loads(void **state) {
     (void)state;
