@@ -23,8 +23,11 @@ bool added_put(struct added *a, const char *content, size_t size, struct added_t
         if (!tokens) return false;
         a->tokens = tokens;
     }
+    static const char word[] = "[" REGEX_WORD "]";
     struct error ignored;
-    if (token.single_word && !a->word && regex_new(&a->word, "\\w", 2, &ignored) != 0) return false;
+    if (token.single_word && !a->word &&
+        regex_new(&a->word, word, sizeof word - 1, &ignored) != 0)
+        return false;
     if (a->n_nodes == 0) a->n_nodes = 1;
 
     uint32_t *link = &a->roots[(uint8_t)content[0]], node = 0;

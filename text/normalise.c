@@ -158,14 +158,16 @@ static void strip(const struct normal_step *step, const struct buf *in, struct b
     buf_add(out, in->data + from, to - from);
 }
 
-/* What SentencePiece's NMT rules make of a character: itself, a space, or nothing (0). */
-static uint32_t nmt(uint32_t c) {
+enum { GONE = -1 };
+
+/* What SentencePiece's NMT rules make of a character: itself, a space, or GONE. NUL stays. */
+static int32_t nmt(uint32_t c) {
     if (c == '\t' || c == '\n' || c == '\f' || c == '\r') return ' ';
-    if (c < ' ' || c == 0x7F || c == 0x8F || c == 0x9F) return 0;
+    if ((c > 0 && c < ' ') || c == 0x7F || c == 0x8F || c == 0x9F) return GONE;
     if (c == 0x1680 || (c >= 0x200B && c <= 0x200F) || c == 0x2028 || c == 0x2029 ||
         c == 0x2581 || c == 0xFEFF || c == 0xFFFD)
         return ' ';
-    return c;
+    return (int32_t)c;
 }
 
 /* The steps that look at one character after the other. */
@@ -173,17 +175,17 @@ static void each_char(enum normal_kind kind, const struct buf *in, struct buf *o
     uint32_t c;
     for (size_t at = 0, n; at < in->size; at += n) {
         n = utf8_next(in->data + at, &c);
-        uint32_t to = c;
+        int32_t to = (int32_t)c;
         if (kind == NORMAL_STRIP_ACCENTS && char_is_mark(c)) continue;
         if (kind == NORMAL_NMT) {
             to = nmt(c);
-            if (to == 0) continue;
-        } else if (kind == NORMAL_LOWERCASE) to = (uint32_t)utf8proc_tolower((utf8proc_int32_t)c);
+            if (to == GONE) continue;
+        } else if (kind == NORMAL_LOWERCASE) to = utf8proc_tolower((utf8proc_int32_t)c);
         if (kind == NORMAL_LOWERCASE && c == 0x130) buf_add(out, "i\xCC\x87", 3); /* İ alone has two */
-        else if (to == c) buf_add(out, in->data + at, n);
+        else if (to == (int32_t)c) buf_add(out, in->data + at, n);
         else {
             char bytes[4];
-            buf_add(out, bytes, utf8_put(bytes, to));
+            buf_add(out, bytes, utf8_put(bytes, (uint32_t)to));
         }
     }
 }

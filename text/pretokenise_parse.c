@@ -6,7 +6,7 @@
 
 /* The splits that published components do without saying so in the file. */
 #define GPT2_REGEX "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
-#define WHITESPACE_REGEX "\\w+|[^\\w\\s]+"
+#define WHITESPACE_REGEX "[" REGEX_WORD "]+|[^\\s" REGEX_WORD "]+"
 
 static struct pre_step *add_step(struct pretokeniser *p, enum pre_kind kind, struct error *e) {
     struct pre_step *steps = realloc(p->steps, (p->n + 1) * sizeof *steps);
