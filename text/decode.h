@@ -55,6 +55,7 @@ struct decode_state {
 struct decoding {
     const struct decoder *decoder;
     bool after_prompt;
+    size_t taken; /* bytes of pieces so far */
     struct decode_state states[DECODE_MAX_STEPS];
     struct buf out; /* the caller empties it */
     struct regex_scratch *scratch;

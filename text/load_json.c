@@ -10,7 +10,7 @@
 #include "text/json_scan.h"
 #include "text/unicode.h"
 
-enum { MAX_FILE = 64 << 20, MAX_CONFIG = 16 << 20 };
+enum { MAX_FILE = 64 << 20, MAX_CONFIG = 16 << 20, MAX_SECTION = 16 << 20, MAX_AFFIX = 64 };
 
 /* A member that is wanted, and where it stands; data NULL: it is not there. */
 struct section {
@@ -40,6 +40,11 @@ static int find_sections(struct json_scan *scan, struct section *sections, size_
 /* The section as a tree; JSON null when it is not there. */
 static json_t *read_section(const struct section *section, struct error *e) {
     if (!section->text.data) return json_null();
+    if (section->text.size > MAX_SECTION) { /* as a tree it would take many times that */
+        error_set(e, ERR_BAD_FILE, "%s has %zu bytes; at most %d are taken", section->name,
+                  section->text.size, MAX_SECTION);
+        return NULL;
+    }
     json_t *json = json_read(section->text.data, section->text.size, e);
     if (!json) error_prefix(e, "%s: ", section->name);
     return json;
@@ -250,6 +255,9 @@ static int load_model(struct tokenizer *t, const struct section *section, struct
     if (!err) err = load_vocab(t, &s[VOCAB], e);
     if (!err) err = model_string(&s[PREFIX], &t->subword.prefix, e);
     if (!err) err = model_string(&s[SUFFIX], &t->subword.suffix, e);
+    if (!err && (t->subword.prefix.size > MAX_AFFIX || t->subword.suffix.size > MAX_AFFIX))
+        err = error_set(e, ERR_BAD_FILE, "model.continuing_subword_prefix and end_of_word_suffix "
+                        "may have %d bytes", MAX_AFFIX);
     if (!err) err = model_bool(&s[FUSE], &t->subword.fuse_unk, e);
     if (!err) err = model_bool(&s[FALLBACK], &t->subword.byte_fallback, e);
     if (!err) err = model_bool(&s[IGNORE], &t->subword.ignore_merges, e);

@@ -7,6 +7,10 @@
 #include <utf8proc.h>
 
 static struct normal_step *add_step(struct normaliser *n, enum normal_kind kind, struct error *e) {
+    if (n->n == NORMAL_MAX_STEPS) {
+        error_set(e, ERR_BAD_FILE, "more than %d normalizers", NORMAL_MAX_STEPS);
+        return NULL;
+    }
     struct normal_step *steps = realloc(n->steps, (n->n + 1) * sizeof *steps);
     if (!steps) {
         error_set(e, ERR_MEMORY, "no memory for a normalizer");
@@ -75,7 +79,7 @@ int normaliser_parse(struct normaliser *n, const json_t *json, struct error *e) 
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         if (strcmp(type, kinds[i].name) != 0) continue;
         struct normal_step *step = add_step(n, kinds[i].kind, e);
-        if (!step) return -(int)ERR_MEMORY;
+        if (!step) return -(int)ERR_BAD_FILE;
         step->form = kinds[i].form;
         if (step->kind == NORMAL_PREPEND) return take_text(step, json, "prepend", e);
         if (step->kind == NORMAL_REPLACE) {
@@ -104,26 +108,6 @@ int normaliser_sentencepiece(struct normaliser *n, bool prefix, struct error *e)
     if (!(step = add_step(n, NORMAL_REPLACE, e))) return -(int)ERR_MEMORY;
     buf_add(&step->text, mark, 3);
     return pattern_of_string(&step->pattern, " ", 1, e);
-}
-
-static int replace(const struct normal_step *step, const struct buf *in, struct buf *out,
-                   struct regex_scratch **scratch, struct error *e) {
-    size_t at = 0, done = 0, from, to;
-    while (at <= in->size) {
-        int found = pattern_find(&step->pattern, scratch, in->data, in->size, at, &from, &to, e);
-        if (found < 0) return found;
-        if (!found) break;
-        if (from == to) { /* an empty match puts nothing in: one character on */
-            uint32_t c;
-            at = from < in->size ? from + utf8_next(in->data + from, &c) : in->size + 1;
-            continue;
-        }
-        buf_add(out, in->data + done, from - done);
-        buf_add(out, step->text.data, step->text.size);
-        at = done = to;
-    }
-    buf_add(out, in->data + done, in->size - done);
-    return 0;
 }
 
 static int form(const struct normal_step *step, const struct buf *in, struct buf *out,
@@ -192,6 +176,7 @@ static void each_char(enum normal_kind kind, const struct buf *in, struct buf *o
 
 int normalise(const struct normaliser *n, struct buf *text, struct buf *spare,
               struct regex_scratch **scratch, bool *at_start, struct error *e) {
+    size_t limit = pattern_limit(text->size);
     for (size_t i = 0; i < n->n && text->size > 0; i++) {
         const struct normal_step *step = &n->steps[i];
         int err = 0;
@@ -201,7 +186,10 @@ int normalise(const struct normaliser *n, struct buf *text, struct buf *spare,
             buf_add(spare, step->text.data, step->text.size);
             buf_add(spare, text->data, text->size);
             break;
-        case NORMAL_REPLACE: err = replace(step, text, spare, scratch, e); break;
+        case NORMAL_REPLACE:
+            err = pattern_replace(&step->pattern, scratch, text->data, text->size, &step->text,
+                                  limit, spare, e);
+            break;
         case NORMAL_FORM: err = form(step, text, spare, e); break;
         case NORMAL_STRIP: strip(step, text, spare, at_start); break;
         case NORMAL_BYTE_LEVEL: bytes_to_chars(spare, text->data, text->size); break;

@@ -24,6 +24,9 @@ struct normal_step {
     bool left, right;
 };
 
+/* Enough for any published file, and a bound on what a broken one costs. */
+enum { NORMAL_MAX_STEPS = 64 };
+
 struct normaliser {
     struct normal_step *steps;
     size_t n;

@@ -252,6 +252,28 @@ static void deep_nesting_is_refused(void **state) {
     free(text);
 }
 
+/* "a" → "aaaa", forty times: the text must not fill memory. */
+static void a_normalizer_that_grows_without_end_is_refused(void **state) {
+    (void)state;
+    static const char step[] =
+        "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"aaaa\"}";
+    char file[8192] = "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[]},"
+                      "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[";
+    char text[1000];
+    struct token_ids ids = {0};
+    struct error e = {0};
+    for (int i = 0; i < 40; i++) {
+        if (i) strcat(file, ",");
+        strcat(file, step);
+    }
+    strcat(file, "]}}");
+    struct tokenizer *t = open_tokenizer(tiny_write_text("grows.json", file));
+    memset(text, 'a', sizeof text);
+    assert_int_equal(tokenizer_encode(t, text, sizeof text, true, &ids, &e), -(int)ERR_BAD_FILE);
+    assert_names(e.message, "Replace makes more than");
+    tokenizer_free(t);
+}
+
 static void a_missing_file_is_not_found(void **state) {
     (void)state;
     struct error e = {0};
@@ -275,6 +297,7 @@ int main(void) {
         cmocka_unit_test(an_unknown_kind_of_cutting_is_said),
         cmocka_unit_test(broken_files_are_named),
         cmocka_unit_test(deep_nesting_is_refused),
+        cmocka_unit_test(a_normalizer_that_grows_without_end_is_refused),
         cmocka_unit_test(a_missing_file_is_not_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
