@@ -82,8 +82,8 @@ static int strip_item(struct decoding *d, size_t at, const char *data, size_t si
     return emit(d, at + 1, data, size, false, e);
 }
 
-/* Fragments: what may yet be stripped from the end is held back. state->count is how many characters
- * were taken off the front, or SIZE_MAX once something else has come. */
+/* Fragments: what may yet be stripped from the end is held back. state->count is how many
+ * characters were taken off the front, or SIZE_MAX once something else has come. */
 static int strip_fragment(struct decoding *d, size_t at, const char *data, size_t size,
                           struct error *e) {
     const struct decode_step *step = &d->decoder->steps[at];
@@ -258,7 +258,8 @@ size_t decoder_bytes(const struct decoder *d, const char *piece, size_t size, bo
     for (size_t i = 0; i < d->n; i++) {
         fallback |= d->steps[i].kind == DECODE_BYTE_FALLBACK;
         byte_level |= d->steps[i].kind == DECODE_BYTE_LEVEL;
-        bool per_item = d->steps[i].kind == DECODE_REPLACE || d->steps[i].kind == DECODE_METASPACE ||
+        bool per_item = d->steps[i].kind == DECODE_REPLACE ||
+                        d->steps[i].kind == DECODE_METASPACE ||
                         d->steps[i].kind == DECODE_BPE_SUFFIX;
         if (chain.n == i && per_item) chain.n = i + 1;
     }

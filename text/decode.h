@@ -20,7 +20,8 @@ enum decode_kind {
     DECODE_METASPACE,     /* text becomes a space; gone in the first item when start is 1 */
     DECODE_BPE_SUFFIX,    /* text becomes a space; nothing in the last item */
     DECODE_JOIN,          /* a space between items: a file without decoder */
-    DECODE_BYTE_LEVEL,    /* the bytes that the characters stand for; U+FFFD where they are not UTF-8 */
+    DECODE_BYTE_LEVEL, /* the bytes that the characters stand for; U+FFFD where they are not UTF-8
+                        */
     DECODE_FUSE,
     DECODE_COLLECT
 };

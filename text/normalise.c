@@ -95,7 +95,8 @@ int normaliser_parse(struct normaliser *n, const json_t *json, struct error *e) 
     return error_set(e, ERR_BAD_FILE,
                      "type \"%.60s\" is a normalizer that tpd does not have (it has Sequence, "
                      "Prepend, Replace, NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Nmt, "
-                     "ByteLevel)", type);
+                     "ByteLevel)",
+                     type);
 }
 
 int normaliser_sentencepiece(struct normaliser *n, bool prefix, struct error *e) {
@@ -113,11 +114,12 @@ int normaliser_sentencepiece(struct normaliser *n, bool prefix, struct error *e)
 static int form(const struct normal_step *step, const struct buf *in, struct buf *out,
                 struct error *e) {
     utf8proc_uint8_t *mapped;
-    utf8proc_ssize_t n = utf8proc_map((const utf8proc_uint8_t *)in->data,
-                                      (utf8proc_ssize_t)in->size, &mapped,
-                                      (utf8proc_option_t)step->form);
-    if (n < 0) return error_set(e, n == UTF8PROC_ERROR_NOMEM ? ERR_MEMORY : ERR_PARAMS,
-                                "the text cannot be normalised: %s", utf8proc_errmsg(n));
+    utf8proc_ssize_t n =
+        utf8proc_map((const utf8proc_uint8_t *)in->data, (utf8proc_ssize_t)in->size, &mapped,
+                     (utf8proc_option_t)step->form);
+    if (n < 0)
+        return error_set(e, n == UTF8PROC_ERROR_NOMEM ? ERR_MEMORY : ERR_PARAMS,
+                         "the text cannot be normalised: %s", utf8proc_errmsg(n));
     buf_add(out, mapped, (size_t)n);
     free(mapped);
     return 0;
@@ -148,8 +150,8 @@ enum { GONE = -1 };
 static int32_t nmt(uint32_t c) {
     if (c == '\t' || c == '\n' || c == '\f' || c == '\r') return ' ';
     if ((c > 0 && c < ' ') || c == 0x7F || c == 0x8F || c == 0x9F) return GONE;
-    if (c == 0x1680 || (c >= 0x200B && c <= 0x200F) || c == 0x2028 || c == 0x2029 ||
-        c == 0x2581 || c == 0xFEFF || c == 0xFFFD)
+    if (c == 0x1680 || (c >= 0x200B && c <= 0x200F) || c == 0x2028 || c == 0x2029 || c == 0x2581 ||
+        c == 0xFEFF || c == 0xFFFD)
         return ' ';
     return (int32_t)c;
 }
@@ -165,7 +167,8 @@ static void each_char(enum normal_kind kind, const struct buf *in, struct buf *o
             to = nmt(c);
             if (to == GONE) continue;
         } else if (kind == NORMAL_LOWERCASE) to = utf8proc_tolower((utf8proc_int32_t)c);
-        if (kind == NORMAL_LOWERCASE && c == 0x130) buf_add(out, "i\xCC\x87", 3); /* İ alone has two */
+        if (kind == NORMAL_LOWERCASE && c == 0x130)
+            buf_add(out, "i\xCC\x87", 3); /* İ alone has two */
         else if (to == (int32_t)c) buf_add(out, in->data + at, n);
         else {
             char bytes[4];
@@ -200,6 +203,7 @@ int normalise(const struct normaliser *n, struct buf *text, struct buf *spare,
         if (err) return err;
         buf_swap(text, spare);
     }
-    if (text->failed || spare->failed) return error_set(e, ERR_MEMORY, "no memory to normalise text");
+    if (text->failed || spare->failed)
+        return error_set(e, ERR_MEMORY, "no memory to normalise text");
     return 0;
 }

@@ -29,8 +29,7 @@ int pattern_parse(struct pattern *p, const json_t *json, struct error *e) {
         return regex_new(&p->regex, json_string_value(regex), json_string_length(regex), e);
     }
     char got[96];
-    return error_set(e, ERR_BAD_FILE,
-                     "pattern must be {\"String\": …} or {\"Regex\": …}, not %s",
+    return error_set(e, ERR_BAD_FILE, "pattern must be {\"String\": …} or {\"Regex\": …}, not %s",
                      json_describe(json, got, sizeof got));
 }
 
@@ -96,8 +95,10 @@ int pattern_replace(const struct pattern *p, struct regex_scratch **scratch, con
         buf_add(out, text->data, text->size);
         at = done = to;
         if (out->size > limit)
-            return error_set(e, ERR_BAD_FILE, "the tokenizer's Replace makes more than %zu bytes of "
-                             "this text", limit);
+            return error_set(e, ERR_BAD_FILE,
+                             "the tokenizer's Replace makes more than %zu bytes of "
+                             "this text",
+                             limit);
     }
     buf_add(out, data + done, size - done);
     return 0;

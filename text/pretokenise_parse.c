@@ -5,7 +5,8 @@
 #include "text/unicode.h"
 
 /* The splits that published components do without saying so in the file. */
-#define GPT2_REGEX "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+#define GPT2_REGEX                                                                                 \
+    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 #define WHITESPACE_REGEX "[" REGEX_WORD "]+|[^\\s" REGEX_WORD "]+"
 
 static struct pre_step *add_step(struct pretokeniser *p, enum pre_kind kind, struct error *e) {
@@ -70,8 +71,10 @@ static int take_behavior(const json_t *json, enum split_behavior *out, struct er
             *out = (enum split_behavior)i;
             return 0;
         }
-    return bad_member(json, "behavior", "Removed, Isolated, MergedWithPrevious, MergedWithNext or "
-                                        "Contiguous", e);
+    return bad_member(json, "behavior",
+                      "Removed, Isolated, MergedWithPrevious, MergedWithNext or "
+                      "Contiguous",
+                      e);
 }
 
 /* A string of exactly one character. */
@@ -137,8 +140,8 @@ static int parse_split(struct pretokeniser *p, const json_t *json, struct error 
 static int parse_digits(struct pretokeniser *p, const json_t *json, struct error *e) {
     bool individual;
     int err = take_bool(json, "individual_digits", false, &individual, e);
-    return err ? err : add_split(p, PATTERN_NUMERIC,
-                                 individual ? SPLIT_ISOLATED : SPLIT_CONTIGUOUS, e);
+    return err ? err
+               : add_split(p, PATTERN_NUMERIC, individual ? SPLIT_ISOLATED : SPLIT_CONTIGUOUS, e);
 }
 
 static int parse_punctuation(struct pretokeniser *p, const json_t *json, struct error *e) {
@@ -170,8 +173,8 @@ static int parse_delimiter(struct pretokeniser *p, const json_t *json, struct er
     char delimiter[5];
     int err = take_char(json, "delimiter", delimiter, e);
     if (!err) err = add_split(p, PATTERN_STRING, SPLIT_REMOVED, e);
-    return err ? err : pattern_of_string(&p->steps[p->n - 1].pattern, delimiter,
-                                         strlen(delimiter), e);
+    return err ? err
+               : pattern_of_string(&p->steps[p->n - 1].pattern, delimiter, strlen(delimiter), e);
 }
 
 static int parse_fixed_length(struct pretokeniser *p, const json_t *json, struct error *e) {
@@ -217,5 +220,6 @@ int pretokeniser_parse(struct pretokeniser *p, const json_t *json, struct error 
     return error_set(e, ERR_BAD_FILE,
                      "type \"%.60s\" is a pre-tokenizer that tpd does not have (it has Sequence, "
                      "Split, Digits, Metaspace, ByteLevel, Whitespace, WhitespaceSplit, "
-                     "Punctuation, BertPreTokenizer, CharDelimiterSplit, FixedLength)", type);
+                     "Punctuation, BertPreTokenizer, CharDelimiterSplit, FixedLength)",
+                     type);
 }

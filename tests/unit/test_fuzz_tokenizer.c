@@ -1,7 +1,7 @@
-/* Tokenizer files of strangers: ours with bytes changed. Whatever they have become, opening them ends
- * with a tokenizer or with an error that names the file, and a tokenizer that opens encodes any text
- * and decodes any ids to whole UTF-8. The same seed gives the same files; TPD_FUZZ_SECONDS makes it
- * run on. */
+/* Tokenizer files of strangers: ours with bytes changed. Whatever they have become, opening them
+ * ends with a tokenizer or with an error that names the file, and a tokenizer that opens encodes
+ * any text and decodes any ids to whole UTF-8. The same seed gives the same files; TPD_FUZZ_SECONDS
+ * makes it run on. */
 #include "tests/unit/mutate.h"
 #include "token_cases.h"
 
@@ -70,7 +70,8 @@ static void use_stream(const struct tokenizer *t, const struct token_ids *ids) {
 }
 
 static void use(const struct tokenizer *t) {
-    static const char text[] = "They're  here:\n 123 <s>Stra\xC3\x9F" "e</s> \xE7\x8C\xAB [MASK]\tword";
+    static const char text[] = "They're  here:\n 123 <s>Stra\xC3\x9F"
+                               "e</s> \xE7\x8C\xAB [MASK]\tword";
     struct token_ids ids = {0};
     struct error e = {0};
     uint8_t bytes[8];

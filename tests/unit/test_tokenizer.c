@@ -1,9 +1,10 @@
 /* Every component of a tokenizer does what Hugging Face's library does, on small tokenizers and
  * vocabularies of our own (tests/golden/make_tokenizers.py), and broken files are named. */
-#include "token_cases.h"
 #include "tiny_files.h"
+#include "token_cases.h"
 
 #include "base/file.h"
+#include "text/internal.h"
 
 #include <stdio.h>
 
@@ -53,8 +54,8 @@ static void components_do_what_hugging_faces_do(void **state) {
 
 static void gguf_vocabularies_give_the_reference_ids(void **state) {
     (void)state;
-    static const char *const names[] = {"spm", "spm-no-prefix", "gpt2-gpt-2", "gpt2-smollm",
-                                        "gpt2-llama-bpe", "gpt2-qwen2"};
+    static const char *const names[] = {"spm",         "spm-no-prefix",  "gpt2-gpt-2",
+                                        "gpt2-smollm", "gpt2-llama-bpe", "gpt2-qwen2"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char path[256];
         snprintf(path, sizeof path, "%s/%s.gguf", data_dir, names[i]);
@@ -174,10 +175,33 @@ static void an_unknown_kind_of_cutting_is_said(void **state) {
     free(data);
 }
 
+/* One name of each kind: no expression of the table is broken. */
+static void every_kind_of_cutting_compiles(void **state) {
+    (void)state;
+    static const char *const names[] = {"default", "gpt-2",  "smollm",         "llama-bpe",
+                                        "dbrx",    "qwen2",  "falcon",         "tekken",
+                                        "gpt-4o",  "refact", "deepseek-coder", "deepseek-v3",
+                                        "bloom",   "viking", "bailingmoe",     "seed-coder"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        bool known;
+        const struct gguf_pre *pre = gguf_pre_find(names[i], strlen(names[i]), &known);
+        assert_true(known);
+        for (int k = 0; k < 4 && pre->regexes[k]; k++) {
+            struct regex *regex;
+            struct error e = {0};
+            if (regex_new(&regex, pre->regexes[k], strlen(pre->regexes[k]), &e) != 0)
+                fail_msg("%s: %s", names[i], e.message);
+            regex_free(regex);
+        }
+    }
+}
+
 static void broken_files_are_named(void **state) {
     (void)state;
-#define MODEL(vocab, merges) "{\"model\":{\"type\":\"BPE\",\"vocab\":" vocab ",\"merges\":" merges "}}"
+#define MODEL(vocab, merges)                                                                       \
+    "{\"model\":{\"type\":\"BPE\",\"vocab\":" vocab ",\"merges\":" merges "}}"
 #define WITH(member) "{" member ",\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[]}}"
+    /* clang-format off */
     static const struct {
         const char *file, *fault;
     } cases[] = {
@@ -225,6 +249,7 @@ static void broken_files_are_named(void **state) {
         {WITH("\"x\":\"\xff\""), "not UTF-8 at byte"},
         {WITH("\"x\":1") " 2", "something behind the end"},
     };
+    /* clang-format on */
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct error e = {0};
         struct tokenizer *t;
@@ -295,6 +320,7 @@ int main(void) {
         cmocka_unit_test(bytes_of_tokens_are_what_they_add_to_a_text),
         cmocka_unit_test(a_stream_after_a_prompt_keeps_its_leading_space),
         cmocka_unit_test(an_unknown_kind_of_cutting_is_said),
+        cmocka_unit_test(every_kind_of_cutting_compiles),
         cmocka_unit_test(broken_files_are_named),
         cmocka_unit_test(deep_nesting_is_refused),
         cmocka_unit_test(a_normalizer_that_grows_without_end_is_refused),
