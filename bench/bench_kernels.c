@@ -173,11 +173,58 @@ static void print_linear(int n_cores, enum dtype type, const struct shape_set *s
     c->ops->close(c);
 }
 
+/* --- attention --------------------------------------------------------------------------------- */
+
+/* rows queries at the end of length positions of one sequence, heads of 64. */
+static void print_attention(int n_cores, enum dtype type, int32_t H, int32_t K, int32_t length,
+                            int32_t n_rows) {
+    enum { E = 64, BLOCK = 32 };
+    int32_t kv_of_head[64], pos[ROWS_MAX], seq[ROWS_MAX] = {0}, blocks[256];
+    struct kctx *c = open_team(n_cores);
+    struct error e;
+    dev_addr a[7];
+    struct kv_view kv = {type, length / BLOCK, BLOCK, K, E, 0, 0};
+    size_t cache = dtype_row_bytes(type, (int64_t)length * K * E), rows = (size_t)(n_rows * H * E) * 4;
+    const size_t sizes[7] = {cache, cache, rows, rows, sizeof pos, sizeof seq, sizeof blocks};
+    for (int i = 0; i < 7; i++) check(c->ops->mem_alloc(c, MEM_KV, sizes[i], &a[i], &e), &e);
+    for (int32_t h = 0; h < H; h++) kv_of_head[h] = h / (H / K);
+    for (int32_t t = 0; t < n_rows; t++) pos[t] = length - n_rows + t;
+    for (int32_t b = 0; b < kv.n_blocks; b++) blocks[b] = b * 7 % kv.n_blocks;
+    c->ops->upload(c, a[4], pos, sizeof pos);
+    c->ops->upload(c, a[5], seq, sizeof seq);
+    c->ops->upload(c, a[6], blocks, sizeof blocks);
+    kv.k = a[0], kv.v = a[1];
+    struct step_rows step = {n_rows, 1, kv.n_blocks, a[4], a[5], a[6]};
+    int64_t best = INT64_MAX, begin = clock_ns();
+    while (clock_ns() - begin < 100 * MB) {
+        int64_t start = clock_ns();
+        c->ops->attention(c, a[2], H * E, a[3], H, kv_of_head, &kv, &step, 0.125f, 0);
+        int64_t took = clock_ns() - start;
+        if (took < best) best = took;
+    }
+    double pairs = (double)n_rows * (length - (n_rows - 1) / 2.0) * H;
+    printf("%-5s %2d/%d heads %d core%s  %3d rows over %4d positions: %8.1f us %7.2f GB/s %6.1f GFLOP/s\n",
+           dtype_info(type)->name, H, K, n_cores, n_cores > 1 ? "s" : " ", n_rows, length,
+           (double)best / 1e3, 2.0 * (double)cache / (double)best, pairs * 4 * E / (double)best);
+    c->ops->close(c);
+}
+
+static void print_attentions(void) {
+    printf("\nattention of one layer\n");
+    for (int type = DTYPE_F32; type <= DTYPE_F16; type++)
+        for (int n = 1; n <= 2; n++)
+            for (int long_ = 0; long_ < 2; long_++) {
+                print_attention(n, (enum dtype)type, 9, 3, long_ ? 4096 : 512, 1);
+                print_attention(n, (enum dtype)type, 9, 3, long_ ? 4096 : 512, ROWS_MAX);
+            }
+}
+
 int main(int argc, char **argv) {
     static const struct shape_set sets[] = {{"smollm2-135m", 576, 1536, 576, 192},
                                             {"llama-1.1b", 2048, 5632, 2048, 256}};
     printf("level %s\n", kernels_cpu_level());
     for (int n = 1; n <= 2; n++) print_bandwidth(n);
+    if (argc < 2) print_attentions();
     printf("\nlinear, GB/s of weights and GFLOP/s\n%-5s %-12s cores", "type", "shapes");
     for (int i = 0; i < N_ROW_COUNTS; i++) printf("       T=%-3d      ", row_counts[i]);
     printf("\n");
