@@ -1,5 +1,7 @@
 #include "base/thread.h"
 
+#include "base/machine.h"
+
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
@@ -17,7 +19,7 @@
 
 /* Cores that the quota in dir/cpu.max allows, rounded up; INT_MAX without one. */
 static int quota_of(const char *dir) {
-    char path[PATH_MAX + 64];
+    char path[CGROUP_DIR_MAX + 16];
     snprintf(path, sizeof path, "%s/cpu.max", dir);
     FILE *f = fopen(path, "re");
     if (!f) return INT_MAX;
@@ -31,21 +33,13 @@ static int quota_of(const char *dir) {
 
 /* The smallest quota of this process' cgroup (v2) and those above it. */
 static int quota_cores(void) {
-    char line[PATH_MAX], dir[PATH_MAX + 32] = "";
-    FILE *f = fopen("/proc/self/cgroup", "re");
-    while (f && fgets(line, sizeof line, f)) {
-        line[strcspn(line, "\n")] = '\0';
-        if (strncmp(line, "0::", 3) == 0) snprintf(dir, sizeof dir, "/sys/fs/cgroup%s", line + 3);
-    }
-    if (f) fclose(f);
+    char dir[CGROUP_DIR_MAX];
     int cores = INT_MAX;
-    for (;;) {
-        int here = dir[0] ? quota_of(dir) : INT_MAX;
+    for (bool more = cgroup_dir(dir); more; more = cgroup_parent(dir)) {
+        int here = quota_of(dir);
         if (here < cores) cores = here;
-        char *slash = strrchr(dir, '/');
-        if (!slash || strcmp(dir, "/sys/fs/cgroup") == 0) return cores;
-        *slash = '\0';
     }
+    return cores;
 }
 
 void core_set_allowed(struct core_set *set) {

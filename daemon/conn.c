@@ -74,9 +74,8 @@ static void on_watch(uv_timer_t *timer) {
 static void on_slow(uv_timer_t *timer) {
     struct conn *conn = timer->data;
     conn->server->metrics.slow_clients++;
-    log_warn("connection %llu (pid %ld) is dropped: it left %zu bytes unread for %lld s",
-             (unsigned long long)conn->number, (long)conn->peer.pid, conn->outbound,
-             (long long)config_of(conn)->slow_client_s);
+    log_warn("connection %llu (pid %ld) is dropped: it leaves %zu bytes unread",
+             (unsigned long long)conn->number, (long)conn->peer.pid, conn->outbound);
     conn_close(conn, "slow client");
 }
 

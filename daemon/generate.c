@@ -17,61 +17,92 @@ static const char *finish_name(enum finish_reason reason) {
 }
 
 /* What ended it: the stop string, else the id of the end token or stop token, else null. */
-static json_t *stop_json(const struct gen_event *end) {
-    if (end->stop) return json_string(end->stop);
-    return end->stop_token >= 0 ? json_integer(end->stop_token) : json_null();
+static void put_stop(struct json_out *out, const struct gen_event *end) {
+    json_out_key(out, "stop");
+    if (end->stop) json_out_string(out, end->stop);
+    else if (end->stop_token >= 0) json_out_int(out, end->stop_token);
+    else json_out_null(out);
 }
 
-/* {text, tokens, finish_reason, stop, seed, logprobs?} */
-static json_t *choice_json(const struct generation *g, const struct choice *choice) {
-    const struct gen_event *end = choice->end;
+static void put_int(struct json_out *out, const char *key, int64_t number) {
+    json_out_key(out, key);
+    json_out_int(out, number);
+}
+
+static void put_number(struct json_out *out, const char *key, double number) {
+    json_out_key(out, key);
+    json_out_number(out, number);
+}
+
+static void put_logprobs(struct json_out *out, const struct generation *g,
+                         const struct gen_event *end) {
     const struct tokenizer *tokenizer = g->call->server->tokenizer;
-    json_t *out = json_pack(
-        "{s:o, s:o, s:s, s:o, s:I}", "text", json_text(end->text, end->text_size), "tokens",
-        json_token_ids(end->tokens, end->n_tokens), "finish_reason", finish_name(end->finish),
-        "stop", stop_json(end), "seed", (json_int_t)choice->seed);
-    if (g->sampling.logprobs < 0) return out;
-    json_object_set_new(out, "logprobs",
-                        json_token_logprobs(tokenizer, end->tokens, end->n_tokens, true));
-    if (g->sampling.echo)
-        json_object_set_new(
-            out, "prompt_logprobs",
-            json_token_logprobs(tokenizer, end->prompt_tokens, end->n_prompt_tokens, true));
-    return out;
+    if (g->sampling.logprobs < 0) return;
+    json_out_key(out, "logprobs");
+    token_json_logprobs(out, tokenizer, end->tokens, end->n_tokens, true);
+    if (!g->sampling.echo) return;
+    json_out_key(out, "prompt_logprobs");
+    token_json_logprobs(out, tokenizer, end->prompt_tokens, end->n_prompt_tokens, true);
 }
 
-static json_t *usage_json(const struct generation *g) {
+static void put_timings(struct json_out *out, const struct gen_timings *t) {
+    json_out_key(out, "timings");
+    json_out_open(out, '{');
+    put_number(out, "queue_ms", t->queue_ms);
+    put_number(out, "prefill_ms", t->prefill_ms);
+    put_number(out, "decode_ms", t->decode_ms);
+    put_number(out, "tokens_per_s", t->tokens_per_s);
+    put_int(out, "draft_tokens", 0);
+    put_int(out, "accepted_tokens", 0);
+    json_out_close(out, '}');
+}
+
+/* Members text, tokens, finish_reason, stop, seed, logprobs?, timings of an object that is open. */
+static void put_choice(struct json_out *out, const struct generation *g,
+                       const struct choice *choice) {
+    const struct gen_event *end = choice->end;
+    json_out_key(out, "text");
+    json_out_text(out, end->text, end->text_size);
+    json_out_key(out, "tokens");
+    token_json_ids(out, end->tokens, end->n_tokens);
+    json_out_key(out, "finish_reason");
+    json_out_string(out, finish_name(end->finish));
+    put_stop(out, end);
+    put_int(out, "seed", (int64_t)choice->seed);
+    put_logprobs(out, g, end);
+    put_timings(out, &end->timings);
+}
+
+static void put_usage(struct json_out *out, const struct generation *g) {
     int64_t completion = 0;
     for (int i = 0; i < g->n; i++) completion += g->choices[i].end->n_completion;
-    const struct gen_event *first = g->choices[0].end;
-    return json_pack("{s:I, s:I, s:I}", "prompt_tokens", (json_int_t)first->n_prompt,
-                     "cached_tokens", (json_int_t)first->n_cached, "completion_tokens",
-                     (json_int_t)completion);
+    json_out_key(out, "usage");
+    json_out_open(out, '{');
+    put_int(out, "prompt_tokens", g->choices[0].end->n_prompt);
+    put_int(out, "cached_tokens", g->choices[0].end->n_cached);
+    put_int(out, "completion_tokens", completion);
+    json_out_close(out, '}');
 }
 
-static json_t *timings_json(const struct gen_timings *t) {
-    return json_pack("{s:o, s:o, s:o, s:o, s:i, s:i}", "queue_ms", json_finite(t->queue_ms),
-                     "prefill_ms", json_finite(t->prefill_ms), "decode_ms",
-                     json_finite(t->decode_ms), "tokens_per_s", json_finite(t->tokens_per_s),
-                     "draft_tokens", 0, "accepted_tokens", 0);
-}
-
-/* The first choice's members, usage and timings; with n > 1 all choices beside them. */
-static json_t *result_json(struct generation *g, struct error *e) {
+/* The first choice's members and the usage of all; with n > 1 all choices beside them. */
+static int put_result(struct generation *g, struct json_out *out, struct error *e) {
     (void)e;
-    json_t *result = choice_json(g, &g->choices[0]);
-    json_object_set_new(result, "usage", usage_json(g));
-    json_object_set_new(result, "timings", timings_json(&g->choices[0].end->timings));
-    if (g->n == 1) return result;
-    json_t *choices = json_array();
-    for (int i = 0; i < g->n; i++) {
-        json_t *choice = choice_json(g, &g->choices[i]);
-        json_object_set_new(choice, "index", json_integer(i));
-        json_object_set_new(choice, "timings", timings_json(&g->choices[i].end->timings));
-        json_array_append_new(choices, choice);
+    json_out_open(out, '{');
+    put_choice(out, g, &g->choices[0]);
+    put_usage(out, g);
+    if (g->n > 1) {
+        json_out_key(out, "choices");
+        json_out_open(out, '[');
+        for (int i = 0; i < g->n; i++) {
+            json_out_open(out, '{');
+            put_int(out, "index", i);
+            put_choice(out, g, &g->choices[i]);
+            json_out_close(out, '}');
+        }
+        json_out_close(out, ']');
     }
-    json_object_set_new(result, "choices", choices);
-    return result;
+    json_out_close(out, '}');
+    return 0;
 }
 
 /* On the worker pool when the text is long. */
@@ -102,7 +133,7 @@ void handle_generate(struct call *call) {
     struct generation *g =
         generation_new(call, n && !json_is_null(n) ? (int)json_number_value(n) : 1);
     if (!g) return;
-    g->finish = result_json;
+    g->finish = put_result;
     g->stream = json_is_true(json_object_get(params, "stream"));
     if (call->cancelled) { /* while it waited for the model */
         generation_start(g);

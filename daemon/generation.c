@@ -73,20 +73,18 @@ void generation_fail(struct generation *g, const struct error *e) {
 }
 
 static void finish(struct generation *g) {
-    struct error e = {0};
-    if (g->error.kind != ERR_NONE) {
+    struct call *call = g->call;
+    struct json_out out = {0};
+    call_begin_result(call, &out);
+    int rc = g->error.kind != ERR_NONE ? -1 : g->finish(g, &out, &g->error);
+    if (rc != 0) {
+        json_out_free(&out);
         generation_fail(g, &g->error);
         return;
     }
-    json_t *result = g->finish(g, &e);
-    if (!result && e.kind != ERR_NONE) {
-        generation_fail(g, &e);
-        return;
-    }
-    struct call *call = g->call;
     call->state = NULL;
     generation_free(g);
-    call_result(call, result);
+    call_end_result(call, &out);
 }
 
 /* The first failure is the call's; the other choices end as soon as they can. */
@@ -99,16 +97,26 @@ static void fail_rest(struct generation *g, const struct error *e) {
 static void send_piece(struct choice *choice, const struct gen_event *event) {
     struct generation *g = choice->generation;
     struct call *call = g->call;
+    struct json_out out;
     if (!call->conn || !call->id) return;
-    json_t *params = json_pack("{s:O, s:o, s:o}", "id", call->id, "text",
-                               json_text(event->text, event->text_size), "tokens",
-                               json_token_ids(event->tokens, event->n_tokens));
-    if (g->n > 1) json_object_set_new(params, "index", json_integer(choice - g->choices));
-    if (g->sampling.logprobs >= 0)
-        json_object_set_new(
-            params, "logprobs",
-            json_token_logprobs(call->server->tokenizer, event->tokens, event->n_tokens, true));
-    call_notify(call, "token", params);
+    call_begin_notify(&out, "token");
+    json_out_open(&out, '{');
+    json_out_key(&out, "id");
+    json_out_json(&out, call->id);
+    if (g->n > 1) {
+        json_out_key(&out, "index");
+        json_out_int(&out, choice - g->choices);
+    }
+    json_out_key(&out, "text");
+    json_out_text(&out, event->text, event->text_size);
+    json_out_key(&out, "tokens");
+    token_json_ids(&out, event->tokens, event->n_tokens);
+    if (g->sampling.logprobs >= 0) {
+        json_out_key(&out, "logprobs");
+        token_json_logprobs(&out, call->server->tokenizer, event->tokens, event->n_tokens, true);
+    }
+    json_out_close(&out, '}');
+    call_end_notify(call, &out);
 }
 
 static void on_end(struct choice *choice, struct gen_event *event) {

@@ -21,8 +21,9 @@ struct generation {
     struct token_ids prompt;
     bool stream, score;
     size_t score_from;
-    json_t *(*finish)(struct generation *g, struct error *e); /* NULL: fails with e */
-    struct error error;                                       /* kind ERR_NONE while all is well */
+    /* Writes the result, or fails with e. */
+    int (*finish)(struct generation *g, struct json_out *out, struct error *e);
+    struct error error; /* kind ERR_NONE while all is well */
     int n, n_live;
     struct choice choices[];
 };

@@ -1,7 +1,6 @@
 /* The methods about the daemon itself: ping, status, model.info, metrics, cancel, shutdown. */
 #include "daemon/methods.h"
 #include "daemon/server.h"
-#include "daemon/token_json.h"
 #include "daemon/version.h"
 
 #include <stdlib.h>
@@ -16,16 +15,20 @@ static double uptime_s(const struct server *server) {
     return (double)(clock_ns() - server->started_ns) / 1e9;
 }
 
-/* A model may be named by any bytes that a path can hold. */
-static json_t *path_json(const char *path) {
-    return json_text(path, strlen(path));
+/* Valid UTF-8, whatever the text: a path can be any bytes. */
+static json_t *text_json(const char *text) {
+    struct json_out out = {0};
+    json_out_string(&out, text);
+    json_t *value = out.failed ? NULL : json_loadb(out.data, out.size, JSON_DECODE_ANY, NULL);
+    json_out_free(&out);
+    return value;
 }
 
 static json_t *model_json(const struct server *server) {
     const struct model *model = server->model;
     if (!model)
-        return json_pack("{s:o, s:n}", "path", path_json(server->config->model), "architecture");
-    return json_pack("{s:o, s:s, s:s}", "path", path_json(model_path(model)), "architecture",
+        return json_pack("{s:o, s:n}", "path", text_json(server->config->model), "architecture");
+    return json_pack("{s:o, s:s, s:s}", "path", text_json(model_path(model)), "architecture",
                      arch_name(model_config(model)->arch), "dtype",
                      dtype_info(model_dtype(model))->name);
 }
@@ -64,9 +67,8 @@ static void add_engine(json_t *status, const struct engine_stats *s, int64_t par
     json_object_set_new(status, "queue", json_integer(s->queue + parked));
     json_object_set_new(status, "kv", kv_json(s));
     json_object_set_new(status, "tokens_per_s",
-                        json_pack("{s:o, s:o, s:i}", "prefill",
-                                  json_finite(s->prefill_tokens_per_s), "decode",
-                                  json_finite(s->decode_tokens_per_s), "train", 0));
+                        json_pack("{s:o, s:o, s:i}", "prefill", json_real(s->prefill_tokens_per_s),
+                                  "decode", json_real(s->decode_tokens_per_s), "train", 0));
     json_object_set_new(status, "requests",
                         json_pack("{s:I, s:I, s:I}", "total", (json_int_t)s->requests, "failed",
                                   (json_int_t)s->requests_failed, "cancelled",
@@ -97,7 +99,7 @@ void handle_status(struct call *call) {
     json_t *status = json_pack(
         "{s:s, s:i, s:s, s:i, s:o, s:o, s:i, s:I, s:n}", "version", TPD_VERSION, "protocol",
         TPD_PROTOCOL, "state", server_state_name(server->state), "pid", (int)getpid(), "uptime_s",
-        json_finite(uptime_s(server)), "model", model_json(server), "tp", (int)server->config->tp,
+        json_real(uptime_s(server)), "model", model_json(server), "tp", (int)server->config->tp,
         "connections", (json_int_t)server->n_conns, "job");
     if (status) add_engine(status, &stats, count_parked(server));
     call_result(call, status);
@@ -139,7 +141,7 @@ void handle_model_info(struct call *call) {
     for (int32_t i = 0; i < config->n_eos; i++)
         json_array_append_new(eos, json_integer(config->eos_ids[i]));
     call_result(call, json_pack("{s:o, s:s, s:s, s:I, s:o, s:i, s:i, s:o, s:o, s:o}", "path",
-                                path_json(model_path(server->model)), "architecture",
+                                text_json(model_path(server->model)), "architecture",
                                 arch_name(config->arch), "dtype",
                                 dtype_info(model_dtype(server->model))->name, "bytes",
                                 (json_int_t)model_weight_bytes(server->model), "shape",
@@ -164,7 +166,7 @@ void handle_metrics(struct call *call) {
     char *text = metrics_text(&server->metrics, server->engine ? &stats : NULL, &gauges);
     json_t *result =
         text ? json_pack("{s:s, s:o}", "content_type", "text/plain; version=0.0.4; charset=utf-8",
-                         "text", json_text(text, strlen(text)))
+                         "text", text_json(text))
              : NULL;
     free(text);
     call_result(call, result);

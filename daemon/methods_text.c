@@ -2,23 +2,31 @@
 #include "daemon/methods.h"
 #include "daemon/prompt.h"
 #include "daemon/server.h"
-#include "daemon/token_json.h"
 
 #include <stdlib.h>
 
 struct text_work {
-    json_t *result; /* NULL: it failed */
-    struct error error;
+    struct json_out out;
+    struct error error; /* kind ERR_NONE: out has the result */
 };
 
-static json_t *pieces_json(const struct tokenizer *tokenizer, const struct token_ids *ids) {
-    json_t *pieces = json_array();
+static void put_tokens(struct json_out *out, const struct tokenizer *tokenizer,
+                       const struct token_ids *ids) {
+    json_out_open(out, '{');
+    json_out_key(out, "tokens");
+    json_out_open(out, '[');
+    for (size_t i = 0; i < ids->n; i++) json_out_int(out, ids->ids[i]);
+    json_out_close(out, ']');
+    json_out_key(out, "pieces");
+    json_out_open(out, '[');
     for (size_t i = 0; i < ids->n; i++) {
         size_t size = 0;
         const char *piece = tokenizer_piece(tokenizer, ids->ids[i], &size);
-        json_array_append_new(pieces, piece ? json_text(piece, size) : json_null());
+        if (piece) json_out_text(out, piece, size);
+        else json_out_null(out);
     }
-    return pieces;
+    json_out_close(out, ']');
+    json_out_close(out, '}');
 }
 
 static void tokenize(struct call *call) {
@@ -29,10 +37,8 @@ static void tokenize(struct call *call) {
     struct token_ids ids = {0};
     if (tokenizer_encode(tokenizer, json_string_value(text), json_string_length(text), special,
                          &ids, &work->error) == 0) {
-        json_t *list = json_array();
-        for (size_t i = 0; i < ids.n; i++) json_array_append_new(list, json_integer(ids.ids[i]));
-        work->result =
-            json_pack("{s:o, s:o}", "tokens", list, "pieces", pieces_json(tokenizer, &ids));
+        call_begin_result(call, &work->out);
+        put_tokens(&work->out, tokenizer, &ids);
     }
     token_ids_free(&ids);
 }
@@ -48,7 +54,13 @@ static void detokenize(struct call *call) {
                            json_object_get(call->params, "tokens"), false, &work->error);
     if (rc == 0)
         rc = tokenizer_decode(tokenizer, ids.ids, ids.n, skip_special, &text, &size, &work->error);
-    if (rc == 0) work->result = json_pack("{s:o}", "text", json_text(text, size));
+    if (rc == 0) {
+        call_begin_result(call, &work->out);
+        json_out_open(&work->out, '{');
+        json_out_key(&work->out, "text");
+        json_out_text(&work->out, text, size);
+        json_out_close(&work->out, '}');
+    }
     free(text);
     token_ids_free(&ids);
 }
@@ -56,7 +68,7 @@ static void detokenize(struct call *call) {
 static void answer(struct call *call) {
     struct text_work *work = call->state;
     if (work->error.kind != ERR_NONE) call_fail(call, &work->error);
-    else call_result(call, work->result);
+    else call_end_result(call, &work->out);
     free(work);
 }
 

@@ -35,14 +35,16 @@ static json_t *tokenize_line(const struct tokenizer *t, const json_t *line, bool
     json_t *out = NULL;
     if (!json_is_string(text)) {
         char got[128];
-        error_set(e, ERR_PARAMS, "text must be a string, not %s", json_describe(text, got, sizeof got));
+        error_set(e, ERR_PARAMS, "text must be a string, not %s",
+                  json_describe(text, got, sizeof got));
         return NULL;
     }
-    int err = tokenizer_encode(t, json_string_value(text), json_string_length(text), special, &ids,
-                               e);
+    int err =
+        tokenizer_encode(t, json_string_value(text), json_string_length(text), special, &ids, e);
     if (!err) err = tokenizer_decode(t, ids.ids, ids.n, false, &decoded, &size, e);
     if (!err) {
-        out = json_pack("{s:o, s:o}", "ids", json_ids(&ids), "decoded", json_stringn(decoded, size));
+        out =
+            json_pack("{s:o, s:o}", "ids", json_ids(&ids), "decoded", json_stringn(decoded, size));
         if (!out) no_memory(e);
     }
     token_ids_free(&ids);
@@ -61,7 +63,8 @@ static int read_ids(const json_t *line, struct token_ids *ids, struct error *e) 
     ids->ids = malloc((json_array_size(list) + 1) * sizeof *ids->ids);
     if (!ids->ids) return error_set(e, ERR_MEMORY, "no memory for ids");
     json_array_foreach(list, i, id) {
-        if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) > INT32_MAX)
+        if (!json_is_integer(id) || json_integer_value(id) < 0 ||
+            json_integer_value(id) > INT32_MAX)
             return error_set(e, ERR_PARAMS, "ids[%zu] must be a token's number, not %s", i,
                              json_describe(id, got, sizeof got));
         ids->ids[ids->n++] = (token_id)json_integer_value(id);
@@ -135,7 +138,8 @@ static json_t *answer_line(const struct tokenizer *t, const char *text, size_t s
         error_set(&e, ERR_PARAMS, "the line has %zu bytes; at most %d are taken", size, MAX_LINE);
     else {
         json_t *line = json_read(text, size, &e);
-        if (line && !json_is_object(line)) error_set(&e, ERR_PARAMS, "a line must be a JSON object");
+        if (line && !json_is_object(line))
+            error_set(&e, ERR_PARAMS, "a line must be a JSON object");
         else if (line) out = answer(t, line, option, &e);
         json_decref(line);
     }
@@ -155,13 +159,14 @@ static int run(const char *command, const char *option, int argc, char **argv, a
     for (int i = 0; i < argc; i++) {
         if (strcmp(argv[i], option) == 0) given = true;
         else if (argv[i][0] == '-' || path) {
-            error_set(&e, ERR_USAGE, "%s: \"%s\" is not understood; usage: tpd %s PATH [%s]", command,
-                      argv[i], command, option);
+            error_set(&e, ERR_USAGE, "%s: \"%s\" is not understood; usage: tpd %s PATH [%s]",
+                      command, argv[i], command, option);
             return fail(&e);
         } else path = argv[i];
     }
     if (!path) {
-        error_set(&e, ERR_USAGE, "%s needs a path; usage: tpd %s PATH [%s]", command, command, option);
+        error_set(&e, ERR_USAGE, "%s needs a path; usage: tpd %s PATH [%s]", command, command,
+                  option);
         return fail(&e);
     }
     if (tokenizer_open(&t, path, &e) != 0) return fail(&e);

@@ -18,23 +18,27 @@ enum {
 
 /* --- answers --- */
 
-static void send_json(struct conn *conn, json_t *message) {
+/* Ends a message that was written into out, and sends it. */
+static void send_message(struct conn *conn, struct json_out *out) {
     static const char no_memory[] = "{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{\"code\":-32004,"
                                     "\"message\":\"no memory for the "
                                     "answer\",\"data\":{\"kind\":\"out_of_memory\"}}}\n";
-    char *text = message ? json_dumps(message, JSON_COMPACT) : NULL;
-    json_decref(message);
-    size_t n = text ? strlen(text) : 0;
-    char *line = text ? realloc(text, n + 2) : NULL;
-    if (line) {
-        line[n] = '\n';
-        conn_send(conn, line, n + 1);
-        return;
+    json_out_close(out, '}');
+    json_out_raw(out, "\n", 1);
+    if (out->failed) {
+        json_out_free(out);
+        json_out_raw(out, no_memory, sizeof no_memory - 1);
     }
-    free(text);
-    line = strdup(no_memory);
-    if (line) conn_send(conn, line, sizeof no_memory - 1);
-    else conn_close(conn, "no memory for an answer");
+    if (out->failed) conn_close(conn, "no memory for an answer");
+    else conn_send(conn, out->data, out->size);
+    *out = (struct json_out){0};
+}
+
+static void begin_message(struct json_out *out) {
+    *out = (struct json_out){0};
+    json_out_open(out, '{');
+    json_out_key(out, "jsonrpc");
+    json_out_string(out, "2.0");
 }
 
 json_t *rpc_error_json(const struct error *e) {
@@ -50,12 +54,20 @@ json_t *rpc_error_json(const struct error *e) {
 }
 
 /* id may be NULL: then null. */
-static void send_error(struct conn *conn, json_t *id, const struct error *e) {
+static void send_error(struct conn *conn, const json_t *id, const struct error *e) {
+    struct json_out out;
+    json_t *error = rpc_error_json(e);
     conn->server->metrics.rpc_errors++;
     log_debug("connection %llu: %s: %s", (unsigned long long)conn->number,
               error_class(e->kind)->name, e->message);
-    send_json(conn, json_pack("{s:s, s:O?, s:o}", "jsonrpc", "2.0", "id", id ? id : json_null(),
-                              "error", rpc_error_json(e)));
+    begin_message(&out);
+    json_out_key(&out, "id");
+    if (id) json_out_json(&out, id);
+    else json_out_null(&out);
+    json_out_key(&out, "error");
+    json_out_json(&out, error);
+    json_decref(error);
+    send_message(conn, &out);
 }
 
 void rpc_refuse(struct conn *conn, const struct error *e) {
@@ -113,18 +125,33 @@ static void call_free(struct call *call) {
     server_call_ends(server);
 }
 
-void call_result(struct call *call, json_t *result) {
-    struct error e;
-    if (!result) {
+void call_begin_result(const struct call *call, struct json_out *out) {
+    begin_message(out);
+    json_out_key(out, "id");
+    if (call->id) json_out_json(out, call->id);
+    else json_out_null(out);
+    json_out_key(out, "result");
+}
+
+void call_end_result(struct call *call, struct json_out *out) {
+    if (out->failed) {
+        struct error e;
         error_set(&e, ERR_MEMORY, "no memory for the answer");
+        json_out_free(out);
         call_fail(call, &e);
         return;
     }
-    if (call->conn && call->id)
-        send_json(call->conn,
-                  json_pack("{s:s, s:O, s:o}", "jsonrpc", "2.0", "id", call->id, "result", result));
-    else json_decref(result);
+    if (call->conn && call->id) send_message(call->conn, out);
+    else json_out_free(out);
     call_free(call);
+}
+
+void call_result(struct call *call, json_t *result) {
+    struct json_out out;
+    call_begin_result(call, &out);
+    json_out_json(&out, result);
+    json_decref(result);
+    call_end_result(call, &out);
 }
 
 void call_fail(struct call *call, const struct error *e) {
@@ -132,11 +159,16 @@ void call_fail(struct call *call, const struct error *e) {
     call_free(call);
 }
 
-void call_notify(struct call *call, const char *method, json_t *params) {
-    if (call->conn && call->id)
-        send_json(call->conn, json_pack("{s:s, s:s, s:o}", "jsonrpc", "2.0", "method", method,
-                                        "params", params));
-    else json_decref(params);
+void call_begin_notify(struct json_out *out, const char *method) {
+    begin_message(out);
+    json_out_key(out, "method");
+    json_out_string(out, method);
+    json_out_key(out, "params");
+}
+
+void call_end_notify(struct call *call, struct json_out *out) {
+    if (call->conn && call->id) send_message(call->conn, out);
+    else json_out_free(out);
 }
 
 static void on_thread_work(uv_work_t *work) {

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "daemon/conn.h"
+#include "daemon/json_out.h"
 
 #include <jansson.h>
 
@@ -38,12 +39,16 @@ struct call {
     void (*afterwards)(struct call *call);
 };
 
-/* Both answer (unless it is a notification or the client has gone) and free the call. The result is
- * taken over; NULL means that there was no memory for it. */
+/* All of these answer (unless it is a notification or the client has gone) and free the call. The
+ * result is taken over; NULL means that there was no memory for it. */
 void call_result(struct call *call, json_t *result);
 void call_fail(struct call *call, const struct error *e);
-/* Sends a notification about the call; params is taken over. */
-void call_notify(struct call *call, const char *method, json_t *params);
+/* A result that may be long is written between begin and end (begin: any thread). */
+void call_begin_result(const struct call *call, struct json_out *out);
+void call_end_result(struct call *call, struct json_out *out);
+/* A notification about the call: its params are written between begin and end. */
+void call_begin_notify(struct json_out *out, const char *method);
+void call_end_notify(struct call *call, struct json_out *out);
 /* Frees the parameters as soon as they are used: they may be large. */
 void call_drop_params(struct call *call);
 /* Runs in_thread on the worker pool, then afterwards on the loop's thread. */

@@ -9,12 +9,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-static json_t *result_json(struct generation *g, struct error *e) {
+static void put_number(struct json_out *out, const char *key, double number) {
+    json_out_key(out, key);
+    json_out_number(out, number);
+}
+
+static void put_int(struct json_out *out, const char *key, int64_t number) {
+    json_out_key(out, key);
+    json_out_int(out, number);
+}
+
+static int put_result(struct generation *g, struct json_out *out, struct error *e) {
     const struct gen_event *end = g->choices[0].end;
-    if (end->finish == FINISH_CANCELLED) {
-        error_set(e, ERR_CANCELLED, "the request was cancelled");
-        return NULL;
-    }
+    if (end->finish == FINISH_CANCELLED)
+        return error_set(e, ERR_CANCELLED, "the request was cancelled");
     double sum = 0;
     int64_t n = 0;
     for (size_t i = 0; i < end->n_prompt_tokens; i++) {
@@ -23,12 +31,21 @@ static json_t *result_json(struct generation *g, struct error *e) {
         n++;
     }
     double mean = n > 0 ? sum / (double)n : 0;
-    return json_pack("{s:o, s:o, s:o, s:o, s:I, s:{s:I, s:I}}", "tokens",
-                     json_token_logprobs(g->call->server->tokenizer, end->prompt_tokens,
-                                         end->n_prompt_tokens, false),
-                     "sum", json_finite(sum), "mean", json_finite(mean), "perplexity",
-                     json_finite(exp(-mean)), "n", (json_int_t)n, "usage", "prompt_tokens",
-                     (json_int_t)end->n_prompt, "cached_tokens", (json_int_t)end->n_cached);
+    json_out_open(out, '{');
+    json_out_key(out, "tokens");
+    token_json_logprobs(out, g->call->server->tokenizer, end->prompt_tokens, end->n_prompt_tokens,
+                        false);
+    put_number(out, "sum", sum);
+    put_number(out, "mean", mean);
+    put_number(out, "perplexity", exp(-mean));
+    put_int(out, "n", n);
+    json_out_key(out, "usage");
+    json_out_open(out, '{');
+    put_int(out, "prompt_tokens", end->n_prompt);
+    put_int(out, "cached_tokens", end->n_cached);
+    json_out_close(out, '}');
+    json_out_close(out, '}');
+    return 0;
 }
 
 static bool is_prefix(const struct token_ids *head, const struct token_ids *whole) {
@@ -114,7 +131,7 @@ void handle_score(struct call *call) {
     struct generation *g = generation_new(call, 1);
     if (!g) return;
     g->score = true;
-    g->finish = result_json;
+    g->finish = put_result;
     size_t bytes = prompt_text_bytes(json_object_get(call->params, "prompt")) +
                    prompt_text_bytes(json_object_get(call->params, "completion"));
     if (call->cancelled) generation_start(g);

@@ -249,7 +249,7 @@ struct cpu_options {
 /* Called on the rank's own thread, which becomes member 0 of its team. */
 int kernels_cpu_open(struct kctx **out, int rank, const struct cpu_options *options,
                      struct error *e);
-/* "avx512-vnni", "avx2", "portable": what run-time dispatch chose. The environment variable
+/* "avx512", "avx2", "portable": what run-time dispatch chose. The environment variable
  * TPD_CPU_CAP (portable, avx2, avx512) lowers it. */
 const char *kernels_cpu_level(void);
 /* The host pointer behind a CPU context's address: for ipc/ and for tests, never for model code. */

@@ -25,10 +25,11 @@ struct logit_bias {
  * temperature, top_k, top_p, min_p (serve/sampler.h says exactly how).
  *
  * Where a generation ends: at an end token (the model config's and the tokenizer's; not with
- * ignore_eos, then they are tokens without text), at a stop_token_id (always), at the first stop string
- * to be complete (of those complete at the same byte, the longest), after max_tokens, at the context's
- * end. The text never has the stop string or the text of the token that ended it; tokens and
- * n_completion count every token that was sampled, that one included. Special tokens have no text. */
+ * ignore_eos, then they are tokens without text), at a stop_token_id (always), at the first stop
+ * string to be complete (of those complete at the same byte, the longest), after max_tokens, at the
+ * context's end. The text never has the stop string or the text of the token that ended it; tokens
+ * and n_completion count every token that was sampled, that one included. Special tokens have no
+ * text. */
 struct sampling {
     int64_t max_tokens; /* -1: to the context's end */
     double temperature; /* 0 = greedy */
@@ -36,11 +37,11 @@ struct sampling {
     double top_p;       /* 1 = off; 0 keeps the best token */
     double min_p;       /* 0 = off */
     double repetition_penalty, presence_penalty, frequency_penalty;
-    int64_t penalty_last_n; /* how many of the last tokens penalties look at, prompt included; -1 all
-                               (default), 0 none */
+    int64_t penalty_last_n; /* how many of the last tokens penalties look at, prompt included; -1
+                               all (default), 0 none */
     struct logit_bias *logit_bias; /* owned by the request */
     size_t n_logit_bias;
-    uint64_t seed; /* always set: the daemon draws one when the client gave none */
+    uint64_t seed;                 /* always set: the daemon draws one when the client gave none */
     char *stop[SAMPLING_MAX_STOP]; /* owned, NUL-terminated, not empty */
     int n_stop;
     token_id *stop_token_ids; /* owned */
@@ -52,8 +53,8 @@ struct sampling {
 };
 
 void sampling_default(struct sampling *s);
-/* Every number in its range and every id below vocab, else ERR_PARAMS with notes field, expected, got.
- * engine_submit calls it. */
+/* Every number in its range and every id below vocab, else ERR_PARAMS with notes field, expected,
+ * got. engine_submit calls it. */
 int sampling_check(const struct sampling *s, int32_t vocab, struct error *e);
 
 struct token_logprob {
@@ -72,17 +73,17 @@ struct token_report {
 
 enum finish_reason { FINISH_STOP, FINISH_LENGTH, FINISH_CANCELLED, FINISH_ERROR };
 
-/* queue: until the first step; prefill: from there to the first token; decode: from there to the end;
- * tokens_per_s: of decode, the first token not counted; 0 below two tokens. */
+/* queue: until the first step; prefill: from there to the first token; decode: from there to the
+ * end; tokens_per_s: of decode, the first token not counted; 0 below two tokens. */
 struct gen_timings {
     double queue_ms, prefill_ms, decode_ms, tokens_per_s;
 };
 
 /* What the engine tells of a request. PIECE events come while it runs (only when stream was asked
  * for), then exactly one END. Heap-allocated; whoever gets it frees it with gen_event_free.
- * The pieces put together are END's text and END's tokens. A piece holds the tokens whose text ends in
- * it; tokens whose text is held back (it may become a stop string, or a character is not whole) come
- * with the piece that has the text, tokens of a stop string with the last piece. */
+ * The pieces put together are END's text and END's tokens. A piece holds the tokens whose text ends
+ * in it; tokens whose text is held back (it may become a stop string, or a character is not whole)
+ * come with the piece that has the text, tokens of a stop string with the last piece. */
 struct gen_event {
     enum { GEN_PIECE, GEN_END } kind;
     char *text; /* whole UTF-8, NUL-terminated; in END: the whole text (echoed prompt included) */
@@ -138,16 +139,17 @@ struct engine_options {
     const struct tokenizer *tokenizer; /* borrowed */
     int tp;
     struct core_set cores;
-    int32_t ctx;        /* longest sequence; 0 = the model's max_len, or less where memory is short */
-    int32_t slots;      /* live sequences; 0 = ENGINE_SLOTS */
-    int32_t max_queue;  /* requests beyond slots + max_queue are ERR_OVERLOADED;
-                           0 = ENGINE_MAX_QUEUE */
-    int32_t step_rows;  /* rows of the largest step (prompt chunk); 0 = ENGINE_STEP_ROWS */
-    int kv_type;        /* enum dtype, or -1: f32 for an f32 model, else f16 */
+    int32_t ctx;   /* longest sequence; 0 = the model's max_len, or less where memory is short */
+    int32_t slots; /* live sequences; 0 = ENGINE_SLOTS */
+    int32_t max_queue;   /* requests beyond slots + max_queue are ERR_OVERLOADED;
+                            0 = ENGINE_MAX_QUEUE */
+    int32_t step_rows;   /* rows of the largest step (prompt chunk); 0 = ENGINE_STEP_ROWS */
+    int kv_type;         /* enum dtype, or -1: f32 for an f32 model, else f16 */
     size_t memory_limit; /* bytes a rank may hold; 0 = what the machine has */
     int deadline_ms;
     bool debug_alias;
-    /* Called on rank 0's thread at READY and at FAILED (with the error). */
+    /* Called on rank 0's thread at READY and at FAILED (with the error); perhaps before
+     * engine_start has returned. */
     void (*on_state)(void *user, enum engine_state state, const struct error *error);
     void *user;
 };
@@ -167,8 +169,9 @@ void engine_join(struct engine *engine);
  * range, ERR_OVERLOADED, ERR_SHUTTING_DOWN, ERR_MEMORY for what could never fit. On success the
  * engine has the request until END. */
 int engine_submit(struct engine *engine, struct gen_request *request, struct error *e);
-/* It ENDs with FINISH_CANCELLED and what it has, within one step. Harmless when the request has ended
- * but was not yet freed. Requests that wait for the model to load are looked at when it has. */
+/* It ENDs with FINISH_CANCELLED and what it has, within one step. Harmless when the request has
+ * ended but was not yet freed. Requests that wait for the model to load are looked at when it
+ * has. */
 void engine_cancel(struct engine *engine, struct gen_request *request);
 /* A held request stays where it is and makes no tokens. */
 void engine_hold(struct engine *engine, struct gen_request *request, bool hold);
@@ -179,7 +182,7 @@ struct engine_stats {
     int32_t ctx, slots, slots_busy, queue, kv_blocks, kv_used, block_size;
     int kv_type;
     uint64_t requests, requests_failed, requests_cancelled, prompt_tokens, completion_tokens;
-    double prefill_seconds, decode_seconds; /* time in steps that did it */
+    double prefill_seconds, decode_seconds;           /* time in steps that did it */
     double prefill_tokens_per_s, decode_tokens_per_s; /* over the last 10 s of such work */
     struct {
         char name[64];

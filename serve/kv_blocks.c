@@ -32,16 +32,20 @@ void kv_blocks_free(struct kv_blocks *kv) {
     free(kv);
 }
 
-int32_t kv_blocks_total(const struct kv_blocks *kv) { return kv->total; }
+int32_t kv_blocks_total(const struct kv_blocks *kv) {
+    return kv->total;
+}
 
-int32_t kv_blocks_available(const struct kv_blocks *kv) { return kv->n_free; }
+int32_t kv_blocks_available(const struct kv_blocks *kv) {
+    return kv->n_free;
+}
 
 int kv_blocks_take(struct kv_blocks *kv, struct kv_table *table, int32_t n, struct error *e) {
     assert(table->n == 0 && n >= 0);
     int32_t *blocks = n <= kv->n_free ? malloc((size_t)(n ? n : 1) * sizeof *blocks) : NULL;
     if (!blocks) {
-        int err = error_set(e, ERR_MEMORY, "%d KV blocks are needed and %d are free", n,
-                            kv->n_free);
+        int err =
+            error_set(e, ERR_MEMORY, "%d KV blocks are needed and %d are free", n, kv->n_free);
         error_note_number(e, "needed", n);
         error_note_number(e, "free", kv->n_free);
         return err;

@@ -21,10 +21,8 @@ int output_new(struct output **out, char *const *stops, int n_stops, struct erro
     o->stopped = -1;
     int err = stop_matcher_new(&o->stop, stops, n_stops, e);
     if (!err) err = output_echo(o, "", 0, e);
-    if (err)
-        output_free(o);
-    else
-        *out = o;
+    if (err) output_free(o);
+    else *out = o;
     return err;
 }
 
@@ -74,9 +72,13 @@ int output_push(struct output *o, const char *text, size_t size, struct error *e
     return err;
 }
 
-void output_end(struct output *o) { o->ended = true; }
+void output_end(struct output *o) {
+    o->ended = true;
+}
 
-int output_stop(const struct output *o) { return o->stopped; }
+int output_stop(const struct output *o) {
+    return o->stopped;
+}
 
 bool output_piece(struct output *o, struct output_piece *piece) {
     bool whole = o->ended || o->stopped >= 0;

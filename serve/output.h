@@ -1,12 +1,14 @@
 /* serve/output.h: the text of one generation, as it may be shown.
  *
  * Takes the text that each token added (whole UTF-8, perhaps nothing), looks for stop strings, and
- * says what may go out: never a part of a stop string. What was held back goes out when it turns out
- * to be no stop string, at the latest with output_end. On a stop string the text ends before it.
+ * says what may go out: never a part of a stop string. What was held back goes out when it turns
+ * out to be no stop string, at the latest with output_end. On a stop string the text ends before
+ * it.
  *
- * A piece holds the tokens whose text ends in it (and tokens without text that came between); tokens
- * of the stop string itself come with the last piece. So the pieces' texts put together are the whole
- * text, and their tokens are all tokens. One thread at a time; it knows nothing of tokenizers. */
+ * A piece holds the tokens whose text ends in it (and tokens without text that came between);
+ * tokens of the stop string itself come with the last piece. So the pieces' texts put together are
+ * the whole text, and their tokens are all tokens. One thread at a time; it knows nothing of
+ * tokenizers. */
 #ifndef TPD_SERVE_OUTPUT_H
 #define TPD_SERVE_OUTPUT_H
 

@@ -1,5 +1,6 @@
 #include "serve/runner.h"
 
+#include "base/machine.h"
 #include "ranks/ranks.h"
 
 #include <stdlib.h>
@@ -14,7 +15,9 @@ struct rank_runner {
     void *driver_arg;
 };
 
-static struct rank_runner *self_of(struct runner *r) { return (struct rank_runner *)r; }
+static struct rank_runner *self_of(struct runner *r) {
+    return (struct rank_runner *)r;
+}
 
 static void run_driver(struct ranks *ranks, void *arg) {
     struct rank_runner *self = arg;
@@ -41,9 +44,13 @@ static size_t runner_memory_left(struct runner *r) {
     struct rank_runner *self = self_of(r);
     struct mem_use use;
     ranks_memory(self->ranks, 0, &use);
-    /* Without a limit every CPU rank reports the same memory of the machine as free. */
-    size_t n = (size_t)self->options.n;
-    size_t left = self->options.memory_limit ? use.free : use.free / n;
+    /* Without a limit each CPU rank reports all of the machine as its own. */
+    size_t n = (size_t)self->options.n, left = use.free;
+    if (!self->options.memory_limit) {
+        size_t available = machine_memory_available();
+        if (available && available < left) left = available;
+        left /= n;
+    }
     size_t weights = model_weight_bytes(self->model) / n;
     weights += weights / 20; /* parts are not quite even */
     return left > weights ? left - weights : 0;
@@ -81,7 +88,9 @@ static int unload_unit(struct rank *rank, void *arg, struct error *e) {
     return 0;
 }
 
-static void runner_unload(struct runner *r) { ranks_run(self_of(r)->ranks, unload_unit, NULL, NULL); }
+static void runner_unload(struct runner *r) {
+    ranks_run(self_of(r)->ranks, unload_unit, NULL, NULL);
+}
 
 static void runner_memory(struct runner *r, int rank, struct mem_use *use, const char **name) {
     ranks_memory(self_of(r)->ranks, rank, use);
@@ -115,15 +124,11 @@ int runner_new(struct runner **out, const struct engine_options *options, struct
         free(self);
         return err;
     }
-    const struct model_config *config = self->base.config;
-    int32_t rows = options->step_rows ? options->step_rows : ENGINE_STEP_ROWS;
     self->options = (struct ranks_options){
         .device = RANK_CPU,
         .n = options->tp,
         .cores = options->cores,
         .memory_limit = options->memory_limit,
-        /* The largest message: the hidden states of a whole step. */
-        .staging_bytes = (size_t)rows * (size_t)config->hidden * sizeof(float),
         .deadline_ms = options->deadline_ms,
         .debug_alias = options->debug_alias,
     };

@@ -14,10 +14,11 @@ struct runner_ops {
     int (*start)(struct runner *r, void (*driver)(void *arg), void *arg, struct error *e);
     /* Bytes of KV cache that a block takes on the rank that holds most. */
     size_t (*kv_block_bytes)(const struct runner *r, int32_t block_size, enum dtype kv_type);
-    /* Bytes a rank may still use, its weights not counted; 0 when the weights alone are too much. */
+    /* Bytes a rank may still use, its weights not counted; 0 when the weights alone are too much.
+     */
     size_t (*memory_left)(struct runner *r);
-    /* Driver only: loads the shards on all ranks; runs a step on them, its logits are there on return;
-     * frees the shards. After a failed forward the next one starts clean. */
+    /* Driver only: loads the shards on all ranks; runs a step on them, its logits are there on
+     * return; frees the shards. After a failed forward the next one starts clean. */
     int (*load)(struct runner *r, const struct shard_options *options, struct error *e);
     int (*forward)(struct runner *r, const struct step *step, struct error *e);
     void (*unload)(struct runner *r);
@@ -37,9 +38,9 @@ struct runner {
 /* The runner of options->model on options->tp ranks. Fails when the plan is impossible. */
 int runner_new(struct runner **out, const struct engine_options *options, struct error *e);
 
-/* As engine_start, on this runner, which it owns from here on (also when it fails). Of options, model
- * is not looked at. */
-int engine_start_on(struct engine **out, struct runner *runner, const struct engine_options *options,
-                    struct error *e);
+/* As engine_start, on this runner, which it owns from here on (also when it fails). Of options,
+ * model is not looked at. */
+int engine_start_on(struct engine **out, struct runner *runner,
+                    const struct engine_options *options, struct error *e);
 
 #endif

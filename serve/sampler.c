@@ -6,7 +6,7 @@
 #include <string.h>
 
 /* Penalties and bias may push a logit anywhere; within this bound differences stay finite. */
-#define LOGIT_BOUND 1e30
+#define LOGIT_BOUND   1e30
 #define LOGPROB_FLOOR (-100.0)
 
 struct sampler {
@@ -24,7 +24,8 @@ struct sampler {
     float *raw;
 };
 
-/* --- random numbers ------------------------------------------------------------------------------ */
+/* --- random numbers ------------------------------------------------------------------------------
+ */
 
 static void philox_round(uint32_t c[4], const uint32_t key[2]) {
     uint64_t a = (uint64_t)0xD2511F53u * c[0], b = (uint64_t)0xCD9E8D57u * c[2];
@@ -45,7 +46,7 @@ double sampler_uniform(uint64_t seed, uint64_t position, uint32_t purpose) {
     return (double)bits * 0x1p-53;
 }
 
-/* --- log-probabilities ---------------------------------------------------------------------------- */
+/* --- log-probabilities ----------------------------------------------------------------------- */
 
 /* Rows are long: these loops go by LANES, which compilers turn into vector instructions. */
 enum { LANES = 16 };
@@ -59,10 +60,11 @@ static int check_finite(const float *logits, int32_t vocab, struct error *e) {
     if (!bad[0]) return 0;
     int32_t row = 0;
     while (isfinite(logits[row])) row++;
-    return error_set(e, ERR_DEVICE,
-                     "the model computed a logit that is not a number for token %d (%s): its weights "
-                     "or the device are damaged; check the file with tpd inspect",
-                     row, isnan(logits[row]) ? "NaN" : "infinite");
+    return error_set(
+        e, ERR_DEVICE,
+        "the model computed a logit that is not a number for token %d (%s): its weights "
+        "or the device are damaged; check the file with tpd inspect",
+        row, isnan(logits[row]) ? "NaN" : "infinite");
 }
 
 static float max_of(const float *x, int32_t n) {
@@ -126,7 +128,7 @@ int logprob_report(const float *logits, int32_t vocab, token_id id, int n_top,
     return err;
 }
 
-/* --- penalties and bias --------------------------------------------------------------------------- */
+/* --- penalties and bias ---------------------------------------------------------------------- */
 
 static float bounded(double x) {
     return (float)(x > LOGIT_BOUND ? LOGIT_BOUND : x < -LOGIT_BOUND ? -LOGIT_BOUND : x);
@@ -163,7 +165,7 @@ static void apply_bias(const struct sampling *p, float *logits) {
     }
 }
 
-/* --- cuts ------------------------------------------------------------------------------------------ */
+/* --- cuts ------------------------------------------------------------------------------------ */
 
 /* A prefix of the candidates in the order (logit descending, id ascending): all with a key over
  * `key`, and the first `ties` with exactly that key. */
@@ -189,10 +191,9 @@ static float float_of_key(uint32_t key) {
 
 enum { RADIX_BITS = 11, RADIX_SIZE = 1 << RADIX_BITS };
 
-/* The shortest prefix whose weights (1 each when weights is NULL) sum to at least need; never empty.
- * Not all weights may be 0.
- * Radix selection: three looks at 11, 11 and 10 bits of the key, each only at the candidates of the
- * bucket where the sum reaches need. */
+/* The shortest prefix whose weights (1 each when weights is NULL) sum to at least need; never
+ * empty. Not all weights may be 0. Radix selection: three looks at 11, 11 and 10 bits of the key,
+ * each only at the candidates of the bucket where the sum reaches need. */
 static struct cut find_cut(const float *logits, const float *weights, int32_t n, double need,
                            int32_t *bucket) {
     static const int shifts[] = {21, 10, 0};
@@ -261,7 +262,7 @@ static int32_t apply_cut(struct sampler *s, float *logits, int32_t n, struct cut
     return kept;
 }
 
-/* --- the choice ----------------------------------------------------------------------------------- */
+/* --- the choice ------------------------------------------------------------------------------ */
 
 static token_id best_token(const float *logits, int32_t vocab) {
     float max = max_of(logits, vocab);
@@ -284,8 +285,8 @@ static token_id draw(const struct sampler *s, int32_t n, double uniform) {
     return last;
 }
 
-/* Most candidates are far from the best k: the k-th of the maxima of runs is a bound that at least k
- * reach, and what is below it needs no selection. */
+/* Most candidates are far from the best k: the k-th of the maxima of runs is a bound that at least
+ * k reach, and what is below it needs no selection. */
 static int32_t cut_top_k(struct sampler *s, float *logits, int32_t n, int64_t k) {
     enum { RUN = 64 };
     int32_t runs = n / RUN;
@@ -320,8 +321,8 @@ static token_id sample(struct sampler *s, float *logits, uint64_t position) {
 }
 
 static bool has_penalties(const struct sampling *p) {
-    return p->penalty_last_n != 0 && (p->repetition_penalty != 1 || p->presence_penalty != 0 ||
-                                      p->frequency_penalty != 0);
+    return p->penalty_last_n != 0 &&
+           (p->repetition_penalty != 1 || p->presence_penalty != 0 || p->frequency_penalty != 0);
 }
 
 int sampler_new(struct sampler **out, const struct sampling *sampling, int32_t vocab,
@@ -335,7 +336,8 @@ int sampler_new(struct sampler **out, const struct sampling *sampling, int32_t v
         if (has_penalties(sampling)) ok = (s->count = calloc(n, sizeof *s->count));
     }
     if (ok && sampling->temperature > 0)
-        ok = (s->ids = malloc(n * sizeof *s->ids)) && (s->weights = malloc(n * sizeof *s->weights)) &&
+        ok = (s->ids = malloc(n * sizeof *s->ids)) &&
+             (s->weights = malloc(n * sizeof *s->weights)) &&
              (s->bucket = malloc(n * sizeof *s->bucket));
     if (ok && sampling->logprobs >= 0) ok = (s->raw = malloc(n * sizeof *s->raw));
     if (!ok) {

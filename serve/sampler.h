@@ -4,15 +4,16 @@
  * penalties, logit_bias, temperature, top_k, top_p, min_p, then one draw. Nothing is ever sorted
  * whole: cuts are found by radix selection, linear in the vocabulary.
  *
- * Random numbers are counter-based: the draw at a position of a generation is a function of the seed
- * and that position alone, so it does not depend on what else runs.
+ * Random numbers are counter-based: the draw at a position of a generation is a function of the
+ * seed and that position alone, so it does not depend on what else runs.
  *
- * Penalties look at the last penalty_last_n tokens, prompt included (-1: all, 0: none). An id in that
- * window has its logit divided (positive) or multiplied (negative) by repetition_penalty, once, however
- * often it occurs; then presence_penalty and frequency_penalty * occurrences are subtracted.
+ * Penalties look at the last penalty_last_n tokens, prompt included (-1: all, 0: none). An id in
+ * that window has its logit divided (positive) or multiplied (negative) by repetition_penalty,
+ * once, however often it occurs; then presence_penalty and frequency_penalty * occurrences are
+ * subtracted.
  *
- * Log-probabilities are those of the model's own distribution: before penalties, bias, temperature and
- * filters. They are computed in double and floored at -100, so that they are always finite.
+ * Log-probabilities are those of the model's own distribution: before penalties, bias, temperature
+ * and filters. They are computed in double and floored at -100, so that they are always finite.
  */
 #ifndef TPD_SERVE_SAMPLER_H
 #define TPD_SERVE_SAMPLER_H
@@ -33,8 +34,8 @@ void sampler_free(struct sampler *s);
 
 /* Chooses the token at position (0 for the first generated one). logits [vocab] is scratch
  * afterwards. history: all tokens so far, prompt and generated; from call to call it only grows.
- * Fills report with the token and, when asked for, its log-probability and alternatives. A logit that
- * is not finite is ERR_DEVICE and names its row. */
+ * Fills report with the token and, when asked for, its log-probability and alternatives. A logit
+ * that is not finite is ERR_DEVICE and names its row. */
 int sampler_pick(struct sampler *s, float *logits, const token_id *history, size_t n_history,
                  uint64_t position, struct token_report *report, struct error *e);
 

@@ -18,10 +18,8 @@ struct scheduler {
 
 static void list_append(struct list *l, struct sched_entry *entry) {
     entry->next = NULL;
-    if (l->last)
-        l->last->next = entry;
-    else
-        l->first = entry;
+    if (l->last) l->last->next = entry;
+    else l->first = entry;
     l->last = entry;
     l->n++;
 }
@@ -66,10 +64,11 @@ static int32_t blocks_of(const struct scheduler *s, const struct sched_entry *en
 int scheduler_add(struct scheduler *s, struct sched_entry *entry, struct error *e) {
     int32_t need = blocks_of(s, entry), total = kv_blocks_total(s->kv);
     if (need > total) {
-        int err = error_set(e, ERR_MEMORY,
-                            "a request of %d positions needs %d KV blocks, the cache has %d: ask for "
-                            "fewer max_tokens or shorten the prompt",
-                            entry->n_positions, need, total);
+        int err =
+            error_set(e, ERR_MEMORY,
+                      "a request of %d positions needs %d KV blocks, the cache has %d: ask for "
+                      "fewer max_tokens or shorten the prompt",
+                      entry->n_positions, need, total);
         error_note_number(e, "needed", need);
         error_note_number(e, "free", total);
         return err;
@@ -132,6 +131,5 @@ bool scheduler_next(struct scheduler *s, struct sched_step *step) {
 
 void scheduler_stats(const struct scheduler *s, struct sched_stats *out) {
     int32_t total = kv_blocks_total(s->kv);
-    *out = (struct sched_stats){s->waiting.n, s->live.n, total,
-                                total - kv_blocks_available(s->kv)};
+    *out = (struct sched_stats){s->waiting.n, s->live.n, total, total - kv_blocks_available(s->kv)};
 }

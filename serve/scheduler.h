@@ -1,12 +1,13 @@
 /* serve/scheduler.h: what the next step holds.
  *
- * Sequences wait, become live (a slot and all KV blocks they may ever need, so that nothing runs out in
- * the middle), and leave. A step is the work of one live sequence: a chunk of its prompt or one
- * generated token; the live ones take turns. Chunks begin at multiples of chunk_rows from the prompt's
- * start, whoever else is there, so that a request's numbers never depend on its company.
+ * Sequences wait, become live (a slot and all KV blocks they may ever need, so that nothing runs
+ * out in the middle), and leave. A step is the work of one live sequence: a chunk of its prompt or
+ * one generated token; the live ones take turns. Chunks begin at multiples of chunk_rows from the
+ * prompt's start, whoever else is there, so that a request's numbers never depend on its company.
  *
  * Who becomes live: first come, first served within a group, and groups in turn. The next one waits
- * for its blocks and is not overtaken; else a large request might wait for ever. Held ones are skipped.
+ * for its blocks and is not overtaken; else a large request might wait for ever. Held ones are
+ * skipped.
  *
  * It knows nothing of models, tokens or threads: the driver alone calls it. */
 #ifndef TPD_SERVE_SCHEDULER_H

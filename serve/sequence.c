@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- making --------------------------------------------------------------------------------------- */
+/* --- making ---------------------------------------------------------------------------------- */
 
 static size_t wanted_tokens(const struct gen_request *request, int32_t ctx) {
     if (request->score) return 0;
@@ -63,15 +63,14 @@ bool sequence_needs_steps(const struct sequence *s) {
     return s->max_tokens > 0 || (s->entry.n_prompt > 0 && s->score_from < s->request->n_prompt);
 }
 
-/* --- events --------------------------------------------------------------------------------------- */
+/* --- events ---------------------------------------------------------------------------------- */
 
 static int send_piece(struct sequence *s, struct error *e) {
     struct output_piece piece;
     if (!s->request->stream || !output_piece(s->output, &piece)) return 0;
     struct gen_event *event = calloc(1, sizeof *event);
     bool ok = event && (event->text = malloc(piece.size + 1));
-    if (ok && piece.n_tokens)
-        ok = (event->tokens = malloc(piece.n_tokens * sizeof *event->tokens));
+    if (ok && piece.n_tokens) ok = (event->tokens = malloc(piece.n_tokens * sizeof *event->tokens));
     if (!ok) {
         gen_event_free(event);
         return error_set(e, ERR_MEMORY, "no memory for a piece of %zu bytes", piece.size);
@@ -89,7 +88,7 @@ static int send_piece(struct sequence *s, struct error *e) {
     return 0;
 }
 
-/* --- starting ------------------------------------------------------------------------------------- */
+/* --- starting -------------------------------------------------------------------------------- */
 
 static int echo_prompt(struct sequence *s, struct error *e) {
     const struct tokenizer *t = s->limits->tokenizer;
@@ -141,7 +140,7 @@ int sequence_start(struct sequence *s, struct error *e) {
     return err;
 }
 
-/* --- rows of logits ------------------------------------------------------------------------------- */
+/* --- rows of logits -------------------------------------------------------------------------- */
 
 bool sequence_wants_row(const struct sequence *s, int32_t pos) {
     size_t next = (size_t)pos + 1;
@@ -228,7 +227,7 @@ int sequence_take_row(struct sequence *s, int32_t pos, float *logits, struct err
     return choose_token(s, logits, e);
 }
 
-/* --- the end -------------------------------------------------------------------------------------- */
+/* --- the end --------------------------------------------------------------------------------- */
 
 static struct gen_timings timings_of(const struct sequence *s, int64_t now) {
     int64_t started = s->started ? s->started_ns : now;

@@ -28,7 +28,7 @@ struct sequence {
     size_t score_from;
     bool scheduled; /* the scheduler has it */
     bool started, over;
-    enum finish_reason finish; /* when over */
+    enum finish_reason finish;          /* when over */
     int64_t started_ns, first_token_ns; /* 0 = not yet */
     /* from sequence_start on */
     token_id *tokens; /* prompt and generated */
@@ -51,18 +51,19 @@ int sequence_new(struct sequence **out, struct gen_request *request,
 void sequence_drop(struct sequence *s);
 /* False for one that asks for nothing that the model computes: start it, then end it. */
 bool sequence_needs_steps(const struct sequence *s);
-/* Before its first step: takes what it needs to sample and to make text, sends an echoed prompt. Sets
- * over when there is nothing to compute. On failure it must be ended with the error. */
+/* Before its first step: takes what it needs to sample and to make text, sends an echoed prompt.
+ * Sets over when there is nothing to compute. On failure it must be ended with the error. */
 int sequence_start(struct sequence *s, struct error *e);
 
 /* Whether the logits of the row at position pos are wanted. */
 bool sequence_wants_row(const struct sequence *s, int32_t pos);
 /* Takes that row: scores the prompt token after it, or chooses the next token. logits [vocab] is
- * scratch afterwards. Sets over when that was the last. On failure it must be ended with the error. */
+ * scratch afterwards. Sets over when that was the last. On failure it must be ended with the error.
+ */
 int sequence_take_row(struct sequence *s, int32_t pos, float *logits, struct error *e);
 
-/* Sends the last PIECE and END, frees the sequence; the request is the caller's again. For one that is
- * over, finish is not looked at. error is copied (FINISH_ERROR), else NULL. */
+/* Sends the last PIECE and END, frees the sequence; the request is the caller's again. For one that
+ * is over, finish is not looked at. error is copied (FINISH_ERROR), else NULL. */
 void sequence_end(struct sequence *s, enum finish_reason finish, const struct error *error);
 
 #endif

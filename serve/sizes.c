@@ -3,13 +3,14 @@
 /* Logits of a step: at most this many rows and this many bytes. */
 enum { MAX_OUT_ROWS = 128, MAX_OUT_BYTES = 64 << 20 };
 
-static int32_t min_i32(int64_t a, int64_t b) { return (int32_t)(a < b ? a : b); }
+static int32_t min_i32(int64_t a, int64_t b) {
+    return (int32_t)(a < b ? a : b);
+}
 
 /* The longest sequence that the rope scaling of the model is made for. */
 static int64_t reach_of(const struct model_config *c) {
     switch (c->rope.kind) {
-    case ROPE_DEFAULT:
-        return c->max_len;
+    case ROPE_DEFAULT: return c->max_len;
     case ROPE_LINEAR:
     case ROPE_DYNAMIC:
     case ROPE_LLAMA3:
@@ -25,10 +26,11 @@ int engine_sizes_ask(struct engine_sizes *out, const struct engine_options *opti
                      const struct runner *runner, struct error *e) {
     const struct model_config *c = runner->config;
     if (options->ctx > reach_of(c))
-        return error_set(e, ERR_CONFIG,
-                         "ctx %d is more than the %lld positions that the model was made for: lower it "
-                         "or leave it out",
-                         options->ctx, (long long)reach_of(c));
+        return error_set(
+            e, ERR_CONFIG,
+            "ctx %d is more than the %lld positions that the model was made for: lower it "
+            "or leave it out",
+            options->ctx, (long long)reach_of(c));
     int32_t ctx = options->ctx ? options->ctx : c->max_len;
     int32_t rows = min_i32(options->step_rows ? options->step_rows : ENGINE_STEP_ROWS, ctx);
     int64_t out_rows = MAX_OUT_BYTES / ((int64_t)c->vocab * (int64_t)sizeof(float));
@@ -42,10 +44,8 @@ int engine_sizes_ask(struct engine_sizes *out, const struct engine_options *opti
                   .max_seqs = 1,
                   .block_size = KV_BLOCK_SIZE,
                   .max_blocks = (ctx + KV_BLOCK_SIZE - 1) / KV_BLOCK_SIZE}};
-    if (options->kv_type >= 0)
-        out->shard.kv_type = (enum dtype)options->kv_type;
-    else
-        out->shard.kv_type = runner->f32 ? DTYPE_F32 : DTYPE_F16;
+    if (options->kv_type >= 0) out->shard.kv_type = (enum dtype)options->kv_type;
+    else out->shard.kv_type = runner->f32 ? DTYPE_F32 : DTYPE_F16;
     return 0;
 }
 
@@ -71,10 +71,11 @@ int engine_sizes_fit(struct engine_sizes *sizes, const struct engine_options *op
     }
     if (fits < s->max_blocks) {
         int64_t needed = (int64_t)((size_t)s->max_blocks * block_bytes + other);
-        int err = error_set(e, ERR_MEMORY,
-                            "a context of %d positions needs %lld MiB a rank beside the weights and "
-                            "%zu MiB are left: lower ctx, raise tp or choose a smaller KV type",
-                            sizes->ctx, (long long)(needed >> 20), memory_left >> 20);
+        int err =
+            error_set(e, ERR_MEMORY,
+                      "a context of %d positions needs %lld MiB a rank beside the weights and "
+                      "%zu MiB are left: lower ctx, raise tp or choose a smaller KV type",
+                      sizes->ctx, (long long)(needed >> 20), memory_left >> 20);
         error_note_number(e, "needed", needed);
         error_note_number(e, "free", (int64_t)memory_left);
         return err;

@@ -1,5 +1,5 @@
-/* serve/sizes.h: how large everything is, from what was asked for and the memory there is. Private to
- * serve/; a pure function. */
+/* serve/sizes.h: how large everything is, from what was asked for and the memory there is. Private
+ * to serve/; a pure function. */
 #ifndef TPD_SERVE_SIZES_H
 #define TPD_SERVE_SIZES_H
 
@@ -12,12 +12,13 @@ struct engine_sizes {
     struct shard_options shard;
 };
 
-/* Everything but the number of KV blocks, and ctx as asked for. ERR_CONFIG for a ctx that the model's
- * positions do not reach. */
+/* Everything but the number of KV blocks, and ctx as asked for. ERR_CONFIG for a ctx that the
+ * model's positions do not reach. */
 int engine_sizes_ask(struct engine_sizes *out, const struct engine_options *options,
                      const struct runner *runner, struct error *e);
-/* Fits the KV cache into memory_left bytes a rank: slots * ctx positions, or fewer, but at least one
- * whole context; a ctx that was not asked for shrinks to what fits. ERR_MEMORY with needed and free. */
+/* Fits the KV cache into memory_left bytes a rank: slots * ctx positions, or fewer, but at least
+ * one whole context; a ctx that was not asked for shrinks to what fits. ERR_MEMORY with needed and
+ * free. */
 int engine_sizes_fit(struct engine_sizes *sizes, const struct engine_options *options,
                      const struct runner *runner, size_t block_bytes, size_t memory_left,
                      struct error *e);

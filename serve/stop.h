@@ -1,9 +1,9 @@
 /* serve/stop.h: finds stop strings in a text that comes in pieces.
  *
- * It works byte by byte, so that the outcome does not depend on how the text was cut into pieces. The
- * first stop string to be complete wins; of those complete at the same byte, the longest, so that no
- * part of another is left before it. Constant time a byte (Knuth-Morris-Pratt, one automaton a
- * string). One thread at a time. */
+ * It works byte by byte, so that the outcome does not depend on how the text was cut into pieces.
+ * The first stop string to be complete wins; of those complete at the same byte, the longest, so
+ * that no part of another is left before it. Constant time a byte (Knuth-Morris-Pratt, one
+ * automaton a string). One thread at a time. */
 #ifndef TPD_SERVE_STOP_H
 #define TPD_SERVE_STOP_H
 

@@ -23,8 +23,10 @@ bool added_put(struct added *a, const char *content, size_t size, struct added_t
         if (!tokens) return false;
         a->tokens = tokens;
     }
+    static const char word[] = "[" REGEX_WORD "]";
     struct error ignored;
-    if (token.single_word && !a->word && regex_new(&a->word, "\\w", 2, &ignored) != 0) return false;
+    if (token.single_word && !a->word && regex_new(&a->word, word, sizeof word - 1, &ignored) != 0)
+        return false;
     if (a->n_nodes == 0) a->n_nodes = 1;
 
     uint32_t *link = &a->roots[(uint8_t)content[0]], node = 0;
@@ -111,7 +113,8 @@ int added_next(const struct added *a, struct added_walk *w, struct regex_scratch
     while (w->at < w->size) {
         size_t size = 0, from = w->at;
         const struct added_token *token = NULL;
-        if (a->roots[(uint8_t)w->text[from]]) token = longest(a, w->text + from, w->size - from, &size);
+        if (a->roots[(uint8_t)w->text[from]])
+            token = longest(a, w->text + from, w->size - from, &size);
         if (!token) {
             w->at++;
             continue;

@@ -7,7 +7,7 @@
 
 struct added_token {
     token_id id;
-    bool single_word; /* only where no word character stands beside it */
+    bool single_word;    /* only where no word character stands beside it */
     bool lstrip, rstrip; /* takes the white space before, behind */
 };
 
@@ -27,7 +27,8 @@ struct added {
     struct regex *word;  /* one word character; NULL while no token is single_word */
 };
 
-/* content is not empty. False: no memory. A second token with the same content replaces the first. */
+/* content is not empty. False: no memory. A second token with the same content replaces the first.
+ */
 bool added_put(struct added *a, const char *content, size_t size, struct added_token token);
 void added_free(struct added *a);
 

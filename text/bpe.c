@@ -15,8 +15,8 @@ static const struct merge *find_merge(const struct subword *m, token_id left, to
 
 static bool push_pair(const struct subword *m, struct subword_work *work, int32_t left) {
     if (left < 0 || work->symbols[left].behind < 0) return true;
-    const struct merge *merge = find_merge(m, work->symbols[left].id,
-                                           work->symbols[work->symbols[left].behind].id);
+    const struct merge *merge =
+        find_merge(m, work->symbols[left].id, work->symbols[work->symbols[left].behind].id);
     if (!merge) return true;
     return work_push_candidate(work, (uint64_t)merge->rank << 32 | (uint32_t)left,
                                (uint32_t)merge->id);
@@ -27,7 +27,8 @@ struct unknown {
     uint32_t from, size; /* size 0: none waits */
 };
 
-static bool flush_unknown(const struct subword *m, struct subword_work *work, struct unknown *unknown) {
+static bool flush_unknown(const struct subword *m, struct subword_work *work,
+                          struct unknown *unknown) {
     struct unknown u = *unknown;
     unknown->size = 0;
     return u.size == 0 || work_push_symbol(work, (struct symbol){u.from, u.size, m->unk, -1, -1});
@@ -42,8 +43,9 @@ static bool has_bytes(const struct subword *m, const char *spelling, size_t size
 
 /* A character that the vocabulary does not have. Byte tokens do not flush the unknown ones before
  * them: Hugging Face's order, seen only where some of the 256 byte tokens are missing. */
-static bool push_missing(const struct subword *m, struct subword_work *work, struct unknown *unknown,
-                         const char *spelling, size_t spelling_size, uint32_t from, uint32_t size) {
+static bool push_missing(const struct subword *m, struct subword_work *work,
+                         struct unknown *unknown, const char *spelling, size_t spelling_size,
+                         uint32_t from, uint32_t size) {
     if (m->byte_fallback && has_bytes(m, spelling, spelling_size)) {
         for (size_t i = 0; i < spelling_size; i++) {
             struct symbol symbol = {from, 1, m->bytes[(uint8_t)spelling[i]], -1, -1};
@@ -78,7 +80,8 @@ static token_id find_char(const struct subword *m, struct subword_work *work, ui
     return vocab_find(m->vocab, *spelling, *size);
 }
 
-bool bpe_symbols(const struct subword *m, struct subword_work *work, const char *word, size_t size) {
+bool bpe_symbols(const struct subword *m, struct subword_work *work, const char *word,
+                 size_t size) {
     struct unknown unknown = {0, 0};
     for (size_t at = 0, n; at < size; at += n) {
         uint32_t c;
@@ -86,11 +89,12 @@ bool bpe_symbols(const struct subword *m, struct subword_work *work, const char 
         const char *spelling = word + at;
         size_t spelling_size = n;
         token_id id = find_char(m, work, c, &spelling, &spelling_size, at == 0, at + n == size);
-        bool ok = id >= 0 ? flush_unknown(m, work, &unknown) &&
-                            work_push_symbol(work, (struct symbol){(uint32_t)at, (uint32_t)n, id,
-                                                                   -1, -1})
-                          : push_missing(m, work, &unknown, spelling, spelling_size, (uint32_t)at,
-                                         (uint32_t)n);
+        bool ok =
+            id >= 0
+                ? flush_unknown(m, work, &unknown) &&
+                      work_push_symbol(work, (struct symbol){(uint32_t)at, (uint32_t)n, id, -1, -1})
+                : push_missing(m, work, &unknown, spelling, spelling_size, (uint32_t)at,
+                               (uint32_t)n);
         if (!ok || work->spelling.failed) return false;
     }
     if (!flush_unknown(m, work, &unknown)) return false;

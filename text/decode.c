@@ -33,23 +33,10 @@ int byte_token(const char *piece, size_t size) {
 static int replace(struct decoding *d, size_t at, const char *data, size_t size, struct error *e) {
     const struct decode_step *step = &d->decoder->steps[at];
     struct buf *work = &d->states[at].work;
-    size_t done = 0, from, to, search = 0;
     work->size = 0;
-    while (search <= size) {
-        int found = pattern_find(&step->pattern, &d->scratch, data, size, search, &from, &to, e);
-        if (found < 0) return found;
-        if (!found) break;
-        if (from == to) {
-            uint32_t c;
-            search = from < size ? from + utf8_next(data + from, &c) : size + 1;
-            continue;
-        }
-        buf_add(work, data + done, from - done);
-        buf_add(work, step->text.data, step->text.size);
-        search = done = to;
-    }
-    buf_add(work, data + done, size - done);
-    return emit(d, at + 1, work->data, work->size, false, e);
+    int err = pattern_replace(&step->pattern, &d->scratch, data, size, &step->text,
+                              pattern_limit(d->taken), work, e);
+    return err ? err : emit(d, at + 1, work->data, work->size, false, e);
 }
 
 /* A run of bytes has ended. */
@@ -95,8 +82,8 @@ static int strip_item(struct decoding *d, size_t at, const char *data, size_t si
     return emit(d, at + 1, data, size, false, e);
 }
 
-/* Fragments: what may yet be stripped from the end is held back. state->count is how many characters
- * were taken off the front, or SIZE_MAX once something else has come. */
+/* Fragments: what may yet be stripped from the end is held back. state->count is how many
+ * characters were taken off the front, or SIZE_MAX once something else has come. */
 static int strip_fragment(struct decoding *d, size_t at, const char *data, size_t size,
                           struct error *e) {
     const struct decode_step *step = &d->decoder->steps[at];
@@ -236,6 +223,7 @@ static int check_memory(const struct decoding *d, struct error *e) {
 }
 
 int decoding_push(struct decoding *d, const char *piece, size_t size, bool raw, struct error *e) {
+    d->taken += size;
     int err = emit(d, 0, piece, size, raw, e);
     return err ? err : check_memory(d, e);
 }
@@ -270,7 +258,8 @@ size_t decoder_bytes(const struct decoder *d, const char *piece, size_t size, bo
     for (size_t i = 0; i < d->n; i++) {
         fallback |= d->steps[i].kind == DECODE_BYTE_FALLBACK;
         byte_level |= d->steps[i].kind == DECODE_BYTE_LEVEL;
-        bool per_item = d->steps[i].kind == DECODE_REPLACE || d->steps[i].kind == DECODE_METASPACE ||
+        bool per_item = d->steps[i].kind == DECODE_REPLACE ||
+                        d->steps[i].kind == DECODE_METASPACE ||
                         d->steps[i].kind == DECODE_BPE_SUFFIX;
         if (chain.n == i && per_item) chain.n = i + 1;
     }
@@ -279,7 +268,7 @@ size_t decoder_bytes(const struct decoder *d, const char *piece, size_t size, bo
         if (max > 0) out[0] = (uint8_t)byte;
         return 1;
     }
-    struct decoding decoding = {.decoder = &chain, .after_prompt = true};
+    struct decoding decoding = {.decoder = &chain, .after_prompt = true, .taken = size};
     struct buf bytes = {0};
     if (emit(&decoding, 0, piece, size, raw, NULL) == 0) decoding_end(&decoding, NULL);
     const struct buf *text = &decoding.out;

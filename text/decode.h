@@ -20,7 +20,8 @@ enum decode_kind {
     DECODE_METASPACE,     /* text becomes a space; gone in the first item when start is 1 */
     DECODE_BPE_SUFFIX,    /* text becomes a space; nothing in the last item */
     DECODE_JOIN,          /* a space between items: a file without decoder */
-    DECODE_BYTE_LEVEL,    /* the bytes that the characters stand for; U+FFFD where they are not UTF-8 */
+    DECODE_BYTE_LEVEL, /* the bytes that the characters stand for; U+FFFD where they are not UTF-8
+                        */
     DECODE_FUSE,
     DECODE_COLLECT
 };
@@ -55,6 +56,7 @@ struct decode_state {
 struct decoding {
     const struct decoder *decoder;
     bool after_prompt;
+    size_t taken; /* bytes of pieces so far */
     struct decode_state states[DECODE_MAX_STEPS];
     struct buf out; /* the caller empties it */
     struct regex_scratch *scratch;

@@ -18,8 +18,8 @@ static struct decode_step *add_step(struct decoder *d, enum decode_kind kind, st
     return &d->steps[d->n++];
 }
 
-/* Appends a step that works on items, or where it may on fragments. Once fragments flow, a step that
- * needs a whole item gets a DECODE_COLLECT before it, and all behind it see one item. */
+/* Appends a step that works on items, or where it may on fragments. Once fragments flow, a step
+ * that needs a whole item gets a DECODE_COLLECT before it, and all behind it see one item. */
 static int append(struct decoder *d, struct decode_step step, struct error *e) {
     bool fused = false;
     for (size_t i = 0; i < d->n; i++) {
@@ -120,9 +120,12 @@ static int parse_object(struct decoder *d, const json_t *json, struct error *e) 
     static const struct {
         const char *name;
         enum decode_kind kind;
-    } kinds[] = {{"Replace", DECODE_REPLACE},     {"ByteFallback", DECODE_BYTE_FALLBACK},
-                 {"Strip", DECODE_STRIP},         {"Metaspace", DECODE_METASPACE},
-                 {"BPEDecoder", DECODE_BPE_SUFFIX}, {"ByteLevel", DECODE_BYTE_LEVEL},
+    } kinds[] = {{"Replace", DECODE_REPLACE},
+                 {"ByteFallback", DECODE_BYTE_FALLBACK},
+                 {"Strip", DECODE_STRIP},
+                 {"Metaspace", DECODE_METASPACE},
+                 {"BPEDecoder", DECODE_BPE_SUFFIX},
+                 {"ByteLevel", DECODE_BYTE_LEVEL},
                  {"Fuse", DECODE_FUSE}};
     const char *type = json_string_value(json_object_get(json, "type"));
     if (!type) return error_set(e, ERR_BAD_FILE, "type must name a decoder");
@@ -136,9 +139,11 @@ static int parse_object(struct decoder *d, const json_t *json, struct error *e) 
         buf_free(&step.text);
         return err;
     }
-    return error_set(e, ERR_BAD_FILE,
-                     "type \"%.60s\" is a decoder that tpd does not have (it has Sequence, Replace, "
-                     "ByteFallback, Strip, Metaspace, BPEDecoder, ByteLevel, Fuse)", type);
+    return error_set(
+        e, ERR_BAD_FILE,
+        "type \"%.60s\" is a decoder that tpd does not have (it has Sequence, Replace, "
+        "ByteFallback, Strip, Metaspace, BPEDecoder, ByteLevel, Fuse)",
+        type);
 }
 
 int decoder_parse(struct decoder *d, const json_t *json, struct error *e) {

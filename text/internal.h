@@ -4,9 +4,9 @@
 
 #include "text/added.h"
 #include "text/decode.h"
-#include "text/subword.h"
 #include "text/normalise.h"
 #include "text/pretokenise.h"
+#include "text/subword.h"
 #include "text/tokenizer.h"
 
 struct tokenizer {
@@ -40,7 +40,8 @@ int postprocessor_parse(struct tokenizer *t, const json_t *json, struct error *e
 
 /* How GGUF's tokenizer.ggml.pre cuts a text. */
 struct gguf_pre {
-    const char *regexes[4]; /* one after the other, each cutting what the last left; NULL: no more */
+    const char
+        *regexes[4]; /* one after the other, each cutting what the last left; NULL: no more */
     bool ignore_merges, add_bos;
 };
 /* *known: false when the name is not in the list; then it is the kind "default". */

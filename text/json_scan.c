@@ -47,7 +47,9 @@ static int hex4(const struct json_scan *s, size_t at) {
     if (s->size - at < 4) return -1;
     for (size_t i = 0; i < 4; i++) {
         char c = s->text[at + i];
-        int digit = c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
+        int digit = c >= '0' && c <= '9'                 ? c - '0'
+                    : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10
+                                                         : -1;
         if (digit < 0) return -1;
         value = value << 4 | digit;
     }

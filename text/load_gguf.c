@@ -12,8 +12,14 @@
 #include <math.h>
 #include <stdio.h>
 
-enum token_type { TOKEN_NORMAL = 1, TOKEN_UNKNOWN, TOKEN_CONTROL, TOKEN_USER_DEFINED, TOKEN_UNUSED,
-                  TOKEN_BYTE };
+enum token_type {
+    TOKEN_NORMAL = 1,
+    TOKEN_UNKNOWN,
+    TOKEN_CONTROL,
+    TOKEN_USER_DEFINED,
+    TOKEN_UNUSED,
+    TOKEN_BYTE
+};
 
 static bool string_is(struct gguf_string s, const char *text) {
     return s.size == strlen(text) && memcmp(s.data, text, s.size) == 0;
@@ -28,7 +34,8 @@ static int load_tokens(struct tokenizer *t, const struct gguf *file, struct erro
     if (tokens.count > VOCAB_MAX_ID + 1)
         return error_set(e, ERR_BAD_FILE, "tokenizer.ggml.tokens has %llu tokens, more than %d",
                          (unsigned long long)tokens.count, VOCAB_MAX_ID + 1);
-    if (!vocab_init(&t->vocab, tokens.count)) return error_set(e, ERR_MEMORY, "no memory for a vocabulary");
+    if (!vocab_init(&t->vocab, tokens.count))
+        return error_set(e, ERR_MEMORY, "no memory for a vocabulary");
     struct gguf_string piece;
     size_t cursor = 0;
     for (token_id id = 0; gguf_array_next_string(&tokens, &cursor, &piece); id++) {
@@ -73,7 +80,8 @@ static int load_scores(struct tokenizer *t, const struct gguf *file, struct erro
     if (!t->subword.scores) return error_set(e, ERR_MEMORY, "no memory for scores");
     for (int32_t i = 0; found && i < t->vocab.n; i++) {
         float score = (float)gguf_array_float(&scores, (uint64_t)i);
-        if (isnan(score)) return error_set(e, ERR_BAD_FILE, "tokenizer.ggml.scores[%d] is not a number", i);
+        if (isnan(score))
+            return error_set(e, ERR_BAD_FILE, "tokenizer.ggml.scores[%d] is not a number", i);
         t->subword.scores[i] = score + 0.0f; /* no negative zero */
     }
     return 0;
@@ -119,7 +127,8 @@ static int load_merges(struct tokenizer *t, const struct gguf *file, struct erro
     if (found < 0) return found;
     if (!found || merges.element != GGUF_STRING)
         return error_set(e, ERR_BAD_FILE, "tokenizer.ggml.merges must be an array of strings");
-    if (!subword_reserve_merges(&t->subword, merges.count)) return error_set(e, ERR_MEMORY, "no memory for merges");
+    if (!subword_reserve_merges(&t->subword, merges.count))
+        return error_set(e, ERR_MEMORY, "no memory for merges");
     for (uint32_t i = 0; !err && gguf_array_next_string(&merges, &cursor, &text); i++) {
         const char *space = text.size > 1 ? memchr(text.data + 1, ' ', text.size - 1) : NULL;
         size_t n = space ? (size_t)(space - text.data) : 0, rest = space ? text.size - n - 1 : 0;
@@ -130,8 +139,10 @@ static int load_merges(struct tokenizer *t, const struct gguf *file, struct erro
         token_id right = rest ? vocab_find(&t->vocab, space + 1, rest) : -1;
         token_id id = whole.size ? vocab_find(&t->vocab, whole.data, whole.size) : -1;
         if (left < 0 || right < 0 || id < 0)
-            err = error_set(e, ERR_BAD_FILE, "tokenizer.ggml.merges[%u] \"%.*s\" is not two tokens that "
-                            "make a third", i, text.size < 60 ? (int)text.size : 60, text.data);
+            err = error_set(e, ERR_BAD_FILE,
+                            "tokenizer.ggml.merges[%u] \"%.*s\" is not two tokens that "
+                            "make a third",
+                            i, text.size < 60 ? (int)text.size : 60, text.data);
         else subword_add_merge(&t->subword, left, right, i, id, false);
     }
     buf_free(&whole);
@@ -148,7 +159,8 @@ static int take_id(const struct tokenizer *t, const struct gguf *file, const cha
 }
 
 /* before and behind by add_bos_token and add_eos_token; add_bos is what holds without a key. */
-static int load_around(struct tokenizer *t, const struct gguf *file, bool add_bos, struct error *e) {
+static int load_around(struct tokenizer *t, const struct gguf *file, bool add_bos,
+                       struct error *e) {
     bool add_eos = false;
     int found = gguf_get_bool(file, "tokenizer.ggml.add_bos_token", &add_bos, e);
     if (found >= 0) found = gguf_get_bool(file, "tokenizer.ggml.add_eos_token", &add_eos, e);
@@ -183,10 +195,13 @@ static int load_gpt2(struct tokenizer *t, const struct gguf *file, bool *add_bos
         size_t size = 200;
         t->warning = malloc(size);
         if (t->warning)
-            snprintf(t->warning, size, found ? "tokenizer.ggml.pre \"%.*s\" is not a kind that tpd knows: "
-                     "text is cut as \"default\" does, ids may differ from the model's own"
-                     : "tokenizer.ggml.pre is missing: text is cut as \"default\" does, ids may "
-                     "differ from the model's own", name.size < 40 ? (int)name.size : 40, name.data);
+            snprintf(
+                t->warning, size,
+                found ? "tokenizer.ggml.pre \"%.*s\" is not a kind that tpd knows: "
+                        "text is cut as \"default\" does, ids may differ from the model's own"
+                      : "tokenizer.ggml.pre is missing: text is cut as \"default\" does, ids may "
+                        "differ from the model's own",
+                name.size < 40 ? (int)name.size : 40, name.data);
     }
     t->subword.kind = SUBWORD_BPE;
     t->subword.vocab = &t->vocab;
@@ -205,10 +220,13 @@ static int load(struct tokenizer *t, const struct gguf *file, struct error *e) {
     bool add_bos = true;
     int found = gguf_get_string(file, "tokenizer.ggml.model", &model, e);
     if (found < 0) return found;
-    if (!found) return error_set(e, ERR_BAD_FILE, "tokenizer.ggml.model is missing: the file has no tokenizer");
+    if (!found)
+        return error_set(e, ERR_BAD_FILE,
+                         "tokenizer.ggml.model is missing: the file has no tokenizer");
     bool spm = string_is(model, "llama");
     if (!spm && !string_is(model, "gpt2"))
-        return error_set(e, ERR_BAD_FILE, "tokenizer.ggml.model is \"%.*s\"; tpd has llama and gpt2",
+        return error_set(e, ERR_BAD_FILE,
+                         "tokenizer.ggml.model is \"%.*s\"; tpd has llama and gpt2",
                          model.size < 60 ? (int)model.size : 60, model.data);
     int err = load_tokens(t, file, e);
     if (!err) err = spm ? load_spm(t, file, e) : load_gpt2(t, file, &add_bos, e);

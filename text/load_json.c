@@ -10,7 +10,7 @@
 #include "text/json_scan.h"
 #include "text/unicode.h"
 
-enum { MAX_FILE = 64 << 20, MAX_CONFIG = 16 << 20 };
+enum { MAX_FILE = 64 << 20, MAX_CONFIG = 16 << 20, MAX_SECTION = 16 << 20, MAX_AFFIX = 64 };
 
 /* A member that is wanted, and where it stands; data NULL: it is not there. */
 struct section {
@@ -29,7 +29,8 @@ static int find_sections(struct json_scan *scan, struct section *sections, size_
         err = json_scan_key(scan, &spare, &key, e);
         size_t i = 0;
         while (i < n && !(strlen(sections[i].name) == key.size &&
-                          memcmp(sections[i].name, key.data, key.size) == 0)) i++;
+                          memcmp(sections[i].name, key.data, key.size) == 0))
+            i++;
         if (!err) err = json_scan_skip(scan, &value, e);
         if (!err && i < n) sections[i].text = value;
     }
@@ -40,6 +41,11 @@ static int find_sections(struct json_scan *scan, struct section *sections, size_
 /* The section as a tree; JSON null when it is not there. */
 static json_t *read_section(const struct section *section, struct error *e) {
     if (!section->text.data) return json_null();
+    if (section->text.size > MAX_SECTION) { /* as a tree it would take many times that */
+        error_set(e, ERR_BAD_FILE, "%s has %zu bytes; at most %d are taken", section->name,
+                  section->text.size, MAX_SECTION);
+        return NULL;
+    }
     json_t *json = json_read(section->text.data, section->text.size, e);
     if (!json) error_prefix(e, "%s: ", section->name);
     return json;
@@ -128,7 +134,9 @@ static int read_merge(struct json_scan *scan, size_t number, struct buf spare[2]
         else return error_set(e, ERR_BAD_FILE, "model.merges[%zu] is not two strings", number);
         if (!err && json_scan_next(scan, ']', &first, e) == 1 && json_scan_peek(scan) == '"')
             err = json_scan_string(scan, &spare[1], right, e);
-        else return err ? err : error_set(e, ERR_BAD_FILE, "model.merges[%zu] is not two strings", number);
+        else
+            return err ? err
+                       : error_set(e, ERR_BAD_FILE, "model.merges[%zu] is not two strings", number);
         if (!err && json_scan_next(scan, ']', &first, e) != 0)
             return error_set(e, ERR_BAD_FILE, "model.merges[%zu] is not two strings", number);
         return err;
@@ -150,10 +158,11 @@ static int read_merge(struct json_scan *scan, size_t number, struct buf spare[2]
 
 static int store_merges(struct tokenizer *t, const struct named_merge *merges, size_t n,
                         struct error *e) {
-    if (!subword_reserve_merges(&t->subword, n)) return error_set(e, ERR_MEMORY, "no memory for merges");
+    if (!subword_reserve_merges(&t->subword, n))
+        return error_set(e, ERR_MEMORY, "no memory for merges");
     for (size_t i = 0; i < n; i++)
-        subword_add_merge(&t->subword, merges[i].left, merges[i].right, (uint32_t)i, merges[i].whole,
-                        true);
+        subword_add_merge(&t->subword, merges[i].left, merges[i].right, (uint32_t)i,
+                          merges[i].whole, true);
     return 0;
 }
 
@@ -164,8 +173,9 @@ static int load_merges(struct tokenizer *t, const struct section *section, struc
     size_t n = 0, capacity = 0, number = 0;
     bool first = true;
     if (!section->text.data) return error_set(e, ERR_BAD_FILE, "model.merges is missing");
-    int err = json_scan_peek(&scan) == '[' ? json_scan_open(&scan, '[', e)
-                                           : error_set(e, ERR_BAD_FILE, "model.merges is not an array");
+    int err = json_scan_peek(&scan) == '['
+                  ? json_scan_open(&scan, '[', e)
+                  : error_set(e, ERR_BAD_FILE, "model.merges is not an array");
     int more = 0;
     for (; !err && (more = json_scan_next(&scan, ']', &first, e)) == 1; number++) {
         struct json_text left, right;
@@ -229,10 +239,15 @@ static int model_bool(const struct section *section, bool *out, struct error *e)
 /* *unk: the name of the unknown token, empty when there is none. */
 static int load_model(struct tokenizer *t, const struct section *section, struct buf *unk,
                       struct error *e) {
-    struct section s[N_MODEL] = {{.name = "type"}, {.name = "vocab"}, {.name = "merges"},
-                                 {.name = "unk_token"}, {.name = "continuing_subword_prefix"},
-                                 {.name = "end_of_word_suffix"}, {.name = "fuse_unk"},
-                                 {.name = "byte_fallback"}, {.name = "ignore_merges"}};
+    struct section s[N_MODEL] = {{.name = "type"},
+                                 {.name = "vocab"},
+                                 {.name = "merges"},
+                                 {.name = "unk_token"},
+                                 {.name = "continuing_subword_prefix"},
+                                 {.name = "end_of_word_suffix"},
+                                 {.name = "fuse_unk"},
+                                 {.name = "byte_fallback"},
+                                 {.name = "ignore_merges"}};
     if (!section->text.data) return error_set(e, ERR_BAD_FILE, "model is missing");
     struct json_scan scan = {section->text.data, section->text.size, 0};
     struct buf type = {0};
@@ -250,6 +265,11 @@ static int load_model(struct tokenizer *t, const struct section *section, struct
     if (!err) err = load_vocab(t, &s[VOCAB], e);
     if (!err) err = model_string(&s[PREFIX], &t->subword.prefix, e);
     if (!err) err = model_string(&s[SUFFIX], &t->subword.suffix, e);
+    if (!err && (t->subword.prefix.size > MAX_AFFIX || t->subword.suffix.size > MAX_AFFIX))
+        err = error_set(e, ERR_BAD_FILE,
+                        "model.continuing_subword_prefix and end_of_word_suffix "
+                        "may have %d bytes",
+                        MAX_AFFIX);
     if (!err) err = model_bool(&s[FUSE], &t->subword.fuse_unk, e);
     if (!err) err = model_bool(&s[FALLBACK], &t->subword.byte_fallback, e);
     if (!err) err = model_bool(&s[IGNORE], &t->subword.ignore_merges, e);
@@ -278,7 +298,8 @@ static int load_added(struct tokenizer *t, const json_t *json, struct error *e) 
         enum vocab_added added = vocab_add(&t->vocab, known, text, size);
         if (added == VOCAB_NO_MEMORY) return error_set(e, ERR_MEMORY, "no memory for a vocabulary");
         if (added != VOCAB_ADDED)
-            return error_set(e, ERR_BAD_FILE, "\"%.60s\" has the id %d of another token", text, known);
+            return error_set(e, ERR_BAD_FILE, "\"%.60s\" has the id %d of another token", text,
+                             known);
     }
     struct added_flags flags = {.special = json_is_true(json_object_get(json, "special")),
                                 .single_word = json_is_true(json_object_get(json, "single_word")),
@@ -314,14 +335,16 @@ static int load_decoder(struct tokenizer *t, const json_t *json, struct error *e
 
 static int load_text(struct tokenizer *t, const char *text, size_t size, struct error *e) {
     /* In the order in which they need each other. */
-    struct section s[] = {{.name = "normalizer"}, {.name = "added_tokens"},
+    struct section s[] = {{.name = "normalizer"},    {.name = "added_tokens"},
                           {.name = "pre_tokenizer"}, {.name = "post_processor"},
-                          {.name = "decoder"}, {.name = "model"}};
+                          {.name = "decoder"},       {.name = "model"}};
     static const struct {
         int (*load)(struct tokenizer *t, const json_t *json, struct error *e);
         const char *prefix;
-    } loaders[] = {{load_normalizer, "normalizer."}, {load_all_added, "added_tokens"},
-                   {load_pre_tokenizer, "pre_tokenizer."}, {postprocessor_parse, "post_processor."},
+    } loaders[] = {{load_normalizer, "normalizer."},
+                   {load_all_added, "added_tokens"},
+                   {load_pre_tokenizer, "pre_tokenizer."},
+                   {postprocessor_parse, "post_processor."},
                    {load_decoder, "decoder."}};
     enum { N = sizeof loaders / sizeof *loaders };
     size_t bad = utf8_check(text, size);

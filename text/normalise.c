@@ -7,6 +7,10 @@
 #include <utf8proc.h>
 
 static struct normal_step *add_step(struct normaliser *n, enum normal_kind kind, struct error *e) {
+    if (n->n == NORMAL_MAX_STEPS) {
+        error_set(e, ERR_BAD_FILE, "more than %d normalizers", NORMAL_MAX_STEPS);
+        return NULL;
+    }
     struct normal_step *steps = realloc(n->steps, (n->n + 1) * sizeof *steps);
     if (!steps) {
         error_set(e, ERR_MEMORY, "no memory for a normalizer");
@@ -75,7 +79,7 @@ int normaliser_parse(struct normaliser *n, const json_t *json, struct error *e) 
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         if (strcmp(type, kinds[i].name) != 0) continue;
         struct normal_step *step = add_step(n, kinds[i].kind, e);
-        if (!step) return -(int)ERR_MEMORY;
+        if (!step) return -(int)ERR_BAD_FILE;
         step->form = kinds[i].form;
         if (step->kind == NORMAL_PREPEND) return take_text(step, json, "prepend", e);
         if (step->kind == NORMAL_REPLACE) {
@@ -91,7 +95,8 @@ int normaliser_parse(struct normaliser *n, const json_t *json, struct error *e) 
     return error_set(e, ERR_BAD_FILE,
                      "type \"%.60s\" is a normalizer that tpd does not have (it has Sequence, "
                      "Prepend, Replace, NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Nmt, "
-                     "ByteLevel)", type);
+                     "ByteLevel)",
+                     type);
 }
 
 int normaliser_sentencepiece(struct normaliser *n, bool prefix, struct error *e) {
@@ -106,34 +111,15 @@ int normaliser_sentencepiece(struct normaliser *n, bool prefix, struct error *e)
     return pattern_of_string(&step->pattern, " ", 1, e);
 }
 
-static int replace(const struct normal_step *step, const struct buf *in, struct buf *out,
-                   struct regex_scratch **scratch, struct error *e) {
-    size_t at = 0, done = 0, from, to;
-    while (at <= in->size) {
-        int found = pattern_find(&step->pattern, scratch, in->data, in->size, at, &from, &to, e);
-        if (found < 0) return found;
-        if (!found) break;
-        if (from == to) { /* an empty match puts nothing in: one character on */
-            uint32_t c;
-            at = from < in->size ? from + utf8_next(in->data + from, &c) : in->size + 1;
-            continue;
-        }
-        buf_add(out, in->data + done, from - done);
-        buf_add(out, step->text.data, step->text.size);
-        at = done = to;
-    }
-    buf_add(out, in->data + done, in->size - done);
-    return 0;
-}
-
 static int form(const struct normal_step *step, const struct buf *in, struct buf *out,
                 struct error *e) {
     utf8proc_uint8_t *mapped;
-    utf8proc_ssize_t n = utf8proc_map((const utf8proc_uint8_t *)in->data,
-                                      (utf8proc_ssize_t)in->size, &mapped,
-                                      (utf8proc_option_t)step->form);
-    if (n < 0) return error_set(e, n == UTF8PROC_ERROR_NOMEM ? ERR_MEMORY : ERR_PARAMS,
-                                "the text cannot be normalised: %s", utf8proc_errmsg(n));
+    utf8proc_ssize_t n =
+        utf8proc_map((const utf8proc_uint8_t *)in->data, (utf8proc_ssize_t)in->size, &mapped,
+                     (utf8proc_option_t)step->form);
+    if (n < 0)
+        return error_set(e, n == UTF8PROC_ERROR_NOMEM ? ERR_MEMORY : ERR_PARAMS,
+                         "the text cannot be normalised: %s", utf8proc_errmsg(n));
     buf_add(out, mapped, (size_t)n);
     free(mapped);
     return 0;
@@ -158,14 +144,16 @@ static void strip(const struct normal_step *step, const struct buf *in, struct b
     buf_add(out, in->data + from, to - from);
 }
 
-/* What SentencePiece's NMT rules make of a character: itself, a space, or nothing (0). */
-static uint32_t nmt(uint32_t c) {
+enum { GONE = -1 };
+
+/* What SentencePiece's NMT rules make of a character: itself, a space, or GONE. NUL stays. */
+static int32_t nmt(uint32_t c) {
     if (c == '\t' || c == '\n' || c == '\f' || c == '\r') return ' ';
-    if (c < ' ' || c == 0x7F || c == 0x8F || c == 0x9F) return 0;
-    if (c == 0x1680 || (c >= 0x200B && c <= 0x200F) || c == 0x2028 || c == 0x2029 ||
-        c == 0x2581 || c == 0xFEFF || c == 0xFFFD)
+    if ((c > 0 && c < ' ') || c == 0x7F || c == 0x8F || c == 0x9F) return GONE;
+    if (c == 0x1680 || (c >= 0x200B && c <= 0x200F) || c == 0x2028 || c == 0x2029 || c == 0x2581 ||
+        c == 0xFEFF || c == 0xFFFD)
         return ' ';
-    return c;
+    return (int32_t)c;
 }
 
 /* The steps that look at one character after the other. */
@@ -173,23 +161,25 @@ static void each_char(enum normal_kind kind, const struct buf *in, struct buf *o
     uint32_t c;
     for (size_t at = 0, n; at < in->size; at += n) {
         n = utf8_next(in->data + at, &c);
-        uint32_t to = c;
+        int32_t to = (int32_t)c;
         if (kind == NORMAL_STRIP_ACCENTS && char_is_mark(c)) continue;
         if (kind == NORMAL_NMT) {
             to = nmt(c);
-            if (to == 0) continue;
-        } else if (kind == NORMAL_LOWERCASE) to = (uint32_t)utf8proc_tolower((utf8proc_int32_t)c);
-        if (kind == NORMAL_LOWERCASE && c == 0x130) buf_add(out, "i\xCC\x87", 3); /* İ alone has two */
-        else if (to == c) buf_add(out, in->data + at, n);
+            if (to == GONE) continue;
+        } else if (kind == NORMAL_LOWERCASE) to = utf8proc_tolower((utf8proc_int32_t)c);
+        if (kind == NORMAL_LOWERCASE && c == 0x130)
+            buf_add(out, "i\xCC\x87", 3); /* İ alone has two */
+        else if (to == (int32_t)c) buf_add(out, in->data + at, n);
         else {
             char bytes[4];
-            buf_add(out, bytes, utf8_put(bytes, to));
+            buf_add(out, bytes, utf8_put(bytes, (uint32_t)to));
         }
     }
 }
 
 int normalise(const struct normaliser *n, struct buf *text, struct buf *spare,
               struct regex_scratch **scratch, bool *at_start, struct error *e) {
+    size_t limit = pattern_limit(text->size);
     for (size_t i = 0; i < n->n && text->size > 0; i++) {
         const struct normal_step *step = &n->steps[i];
         int err = 0;
@@ -199,7 +189,10 @@ int normalise(const struct normaliser *n, struct buf *text, struct buf *spare,
             buf_add(spare, step->text.data, step->text.size);
             buf_add(spare, text->data, text->size);
             break;
-        case NORMAL_REPLACE: err = replace(step, text, spare, scratch, e); break;
+        case NORMAL_REPLACE:
+            err = pattern_replace(&step->pattern, scratch, text->data, text->size, &step->text,
+                                  limit, spare, e);
+            break;
         case NORMAL_FORM: err = form(step, text, spare, e); break;
         case NORMAL_STRIP: strip(step, text, spare, at_start); break;
         case NORMAL_BYTE_LEVEL: bytes_to_chars(spare, text->data, text->size); break;
@@ -210,6 +203,7 @@ int normalise(const struct normaliser *n, struct buf *text, struct buf *spare,
         if (err) return err;
         buf_swap(text, spare);
     }
-    if (text->failed || spare->failed) return error_set(e, ERR_MEMORY, "no memory to normalise text");
+    if (text->failed || spare->failed)
+        return error_set(e, ERR_MEMORY, "no memory to normalise text");
     return 0;
 }

@@ -6,9 +6,9 @@
 #include "text/pattern.h"
 
 enum normal_kind {
-    NORMAL_PREPEND,       /* text before a text that is not empty */
-    NORMAL_REPLACE,       /* pattern by text */
-    NORMAL_FORM,          /* NFC, NFD, NFKC, NFKD */
+    NORMAL_PREPEND, /* text before a text that is not empty */
+    NORMAL_REPLACE, /* pattern by text */
+    NORMAL_FORM,    /* NFC, NFD, NFKC, NFKD */
     NORMAL_LOWERCASE,
     NORMAL_STRIP,         /* white space, at left, right */
     NORMAL_STRIP_ACCENTS, /* marks */
@@ -24,13 +24,16 @@ struct normal_step {
     bool left, right;
 };
 
+/* Enough for any published file, and a bound on what a broken one costs. */
+enum { NORMAL_MAX_STEPS = 64 };
+
 struct normaliser {
     struct normal_step *steps;
     size_t n;
 };
 
-/* json is null, or the normalizer object; added to the steps that are there. Errors are ERR_BAD_FILE
- * without path; they begin with the field. */
+/* json is null, or the normalizer object; added to the steps that are there. Errors are
+ * ERR_BAD_FILE without path; they begin with the field. */
 int normaliser_parse(struct normaliser *n, const json_t *json, struct error *e);
 /* The steps of a SentencePiece vocabulary: prefix "▁" (when asked) and "▁" for each space. */
 int normaliser_sentencepiece(struct normaliser *n, bool prefix, struct error *e);

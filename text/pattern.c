@@ -29,8 +29,7 @@ int pattern_parse(struct pattern *p, const json_t *json, struct error *e) {
         return regex_new(&p->regex, json_string_value(regex), json_string_length(regex), e);
     }
     char got[96];
-    return error_set(e, ERR_BAD_FILE,
-                     "pattern must be {\"String\": …} or {\"Regex\": …}, not %s",
+    return error_set(e, ERR_BAD_FILE, "pattern must be {\"String\": …} or {\"Regex\": …}, not %s",
                      json_describe(json, got, sizeof got));
 }
 
@@ -76,5 +75,31 @@ int pattern_find(const struct pattern *p, struct regex_scratch **scratch, const 
         }
         at += n;
     }
+    return 0;
+}
+
+int pattern_replace(const struct pattern *p, struct regex_scratch **scratch, const char *data,
+                    size_t size, const struct buf *text, size_t limit, struct buf *out,
+                    struct error *e) {
+    size_t done = 0, from, to, at = 0;
+    while (at <= size) {
+        int found = pattern_find(p, scratch, data, size, at, &from, &to, e);
+        if (found < 0) return found;
+        if (!found) break;
+        if (from == to) { /* an empty match puts nothing in: one character on */
+            uint32_t c;
+            at = from < size ? from + utf8_next(data + from, &c) : size + 1;
+            continue;
+        }
+        buf_add(out, data + done, from - done);
+        buf_add(out, text->data, text->size);
+        at = done = to;
+        if (out->size > limit)
+            return error_set(e, ERR_BAD_FILE,
+                             "the tokenizer's Replace makes more than %zu bytes of "
+                             "this text",
+                             limit);
+    }
+    buf_add(out, data + done, size - done);
     return 0;
 }

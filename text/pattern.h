@@ -28,6 +28,18 @@ int pattern_of_string(struct pattern *p, const char *string, size_t size, struct
 int pattern_of_regex(struct pattern *p, const char *regex, struct error *e);
 void pattern_free(struct pattern *p);
 
+/* How long replacements may make a text that came in with size bytes. */
+static inline size_t pattern_limit(size_t size) {
+    return ((size_t)1 << 20) + 16 * size;
+}
+
+/* Appends data with each match of the pattern replaced by text. When out would have more than limit
+ * bytes: ERR_BAD_FILE, for only a file made to fill memory does that. */
+struct buf;
+int pattern_replace(const struct pattern *p, struct regex_scratch **scratch, const char *data,
+                    size_t size, const struct buf *text, size_t limit, struct buf *out,
+                    struct error *e);
+
 /* As regex_find. *scratch is made when it is first needed; the caller frees it. */
 int pattern_find(const struct pattern *p, struct regex_scratch **scratch, const char *text,
                  size_t size, size_t at, size_t *from, size_t *to, struct error *e);

@@ -13,15 +13,15 @@ static int bad_member(const json_t *json, const char *key, const char *expected,
 static int add_id(struct token_ids *ids, const struct tokenizer *t, const json_t *id,
                   struct error *e) {
     char got[96];
-    if (!json_is_integer(id) || json_integer_value(id) < 0 ||
-        json_integer_value(id) > VOCAB_MAX_ID)
+    if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) > VOCAB_MAX_ID)
         return error_set(e, ERR_BAD_FILE, "id must be a token's number, not %s",
                          json_describe(id, got, sizeof got));
     if (!vocab_has(&t->vocab, (token_id)json_integer_value(id)))
         return error_set(e, ERR_BAD_FILE, "id %d is not in the vocabulary",
                          (int)json_integer_value(id));
     return token_ids_add(ids, (token_id)json_integer_value(id))
-               ? 0 : error_set(e, ERR_MEMORY, "no memory for a post-processor");
+               ? 0
+               : error_set(e, ERR_MEMORY, "no memory for a post-processor");
 }
 
 /* Puts the ids in front of those that are there: a later processor goes around an earlier one. */
@@ -51,10 +51,13 @@ static int parse_template(struct tokenizer *t, const json_t *json, struct error 
         const json_t *ids = name ? json_object_get(json_object_get(specials, name), "ids") : NULL;
         if (json_is_object(json_object_get(item, "Sequence")) && !sequence) sequence = true;
         else if (!json_is_array(ids))
-            err = error_set(e, ERR_BAD_FILE, "single[%zu] must be the sequence, once, or a special "
-                            "token with ids in special_tokens", i);
-        else json_array_foreach(ids, j, id)
-            if (!err) err = add_id(sequence ? &t->behind : &before, t, id, e);
+            err = error_set(e, ERR_BAD_FILE,
+                            "single[%zu] must be the sequence, once, or a special "
+                            "token with ids in special_tokens",
+                            i);
+        else
+            json_array_foreach(ids, j, id) if (!err) err =
+                add_id(sequence ? &t->behind : &before, t, id, e);
         if (err) break;
     }
     if (!err && !sequence) err = error_set(e, ERR_BAD_FILE, "single has no sequence");
@@ -97,5 +100,6 @@ int postprocessor_parse(struct tokenizer *t, const json_t *json, struct error *e
         return parse_cls_sep(t, json, e);
     return error_set(e, ERR_BAD_FILE,
                      "type \"%.60s\" is a post-processor that tpd does not have (it has Sequence, "
-                     "TemplateProcessing, ByteLevel, BertProcessing, RobertaProcessing)", type);
+                     "TemplateProcessing, ByteLevel, BertProcessing, RobertaProcessing)",
+                     type);
 }

@@ -3,9 +3,9 @@
  * vocabularies; many share their regular expressions. */
 #include "text/internal.h"
 
-#define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+#define GPT2        "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 #define CONTRACTION "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-#define SPACES "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define SPACES      "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 /* The form that GPT-4 brought, by how many digits go together. */
 #define GPT4(digits)                                                                               \
     CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" SPACES
@@ -13,17 +13,32 @@
 #define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
 /* Words that begin with a capital letter, as in GPT-4o. */
 #define CASED(ending, digits)                                                                      \
-    "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" ending "|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER   \
+    "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" ending "|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER  \
     "*" ending "|" digits "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" SPACES
 
 enum kind {
-    KIND_DEFAULT, KIND_GPT2, KIND_DIGITS, KIND_LLAMA3, KIND_GPT4, KIND_QWEN2, KIND_FALCON,
-    KIND_TEKKEN, KIND_GPT4O, KIND_DEEPSEEK_CODER, KIND_DEEPSEEK3, KIND_BLOOM, KIND_VIKING,
-    KIND_BAILING, KIND_SEED_CODER, KIND_COUNT
+    KIND_DEFAULT,
+    KIND_GPT2,
+    KIND_DIGITS,
+    KIND_LLAMA3,
+    KIND_GPT4,
+    KIND_QWEN2,
+    KIND_FALCON,
+    KIND_TEKKEN,
+    KIND_GPT4O,
+    KIND_DEEPSEEK_CODER,
+    KIND_DEEPSEEK3,
+    KIND_BLOOM,
+    KIND_VIKING,
+    KIND_BAILING,
+    KIND_SEED_CODER,
+    KIND_COUNT
 };
 
 static const struct gguf_pre kinds[KIND_COUNT] = {
-    [KIND_DEFAULT] = {{"[\\p{P}\\$\\+<=>\\^~\\|]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]"}, false, false},
+    [KIND_DEFAULT] = {{"[\\p{P}\\$\\+<=>\\^~\\|]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]"},
+                      false,
+                      false},
     [KIND_GPT2] = {{GPT2}, false, false},
     [KIND_DIGITS] = {{"\\p{N}", GPT2}, false, false},
     [KIND_LLAMA3] = {{GPT4("\\p{N}{1,3}")}, true, true},
@@ -32,21 +47,30 @@ static const struct gguf_pre kinds[KIND_COUNT] = {
     [KIND_FALCON] = {{"[\\p{P}\\$\\+<=>\\^~\\|`]+", GPT2, "[0-9][0-9][0-9]"}, false, false},
     [KIND_TEKKEN] = {{CASED("", "\\p{N}")}, true, true},
     [KIND_GPT4O] = {{CASED(CONTRACTION "?", "\\p{N}{1,3}")}, false, false},
-    [KIND_DEEPSEEK_CODER] = {{"[\\r\\n]", "\\s?\\p{L}+", "\\s?\\p{P}+",
-                              "[\\x{4E00}-\\x{9FA5}\\x{0800}-\\x{4E00}\\x{AC00}-\\x{D7FF}]+|\\p{N}"},
-                             false, false},
-    [KIND_DEEPSEEK3] = {{"\\p{N}{1,3}", "[\\x{4E00}-\\x{9FA5}\\x{3040}-\\x{309F}\\x{30A0}-\\x{30FF}]+",
-                         "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|"
-                         "[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*|"
-                         SPACES}, false, false},
+    [KIND_DEEPSEEK_CODER] =
+        {{"[\\r\\n]", "\\s?\\p{L}+", "\\s?\\p{P}+",
+          "[\\x{4E00}-\\x{9FA5}\\x{0800}-\\x{4E00}\\x{AC00}-\\x{D7FF}]+|\\p{N}"},
+         false,
+         false},
+    [KIND_DEEPSEEK3] =
+        {{"\\p{N}{1,3}", "[\\x{4E00}-\\x{9FA5}\\x{3040}-\\x{309F}\\x{30A0}-\\x{30FF}]+",
+          "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|"
+          "[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*|" SPACES},
+         false,
+         false},
     [KIND_BLOOM] = {{" ?[^(\\s|.,!?…。，、।۔،)]+"}, false, false},
     [KIND_VIKING] = {{" ?[^(\\s|.,!?…。，、।۔،)]+", "\\p{N}"}, false, false},
     [KIND_BAILING] = {{"'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}|"
-                       " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+"}, false, false},
+                       " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+"},
+                      false,
+                      false},
     [KIND_SEED_CODER] = {{CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}|"
-                          " ?[^\\s\\p{L}\\p{N}\\r\\n]+|" SPACES}, false, false},
+                                      " ?[^\\s\\p{L}\\p{N}\\r\\n]+|" SPACES},
+                         false,
+                         false},
 };
 
+/* clang-format off */
 static const struct {
     const char *name;
     enum kind kind;
@@ -77,6 +101,7 @@ static const struct {
     {"bailingmoe", KIND_BAILING}, {"bailingmoe2", KIND_BAILING}, {"llada-moe", KIND_BAILING},
     {"seed-coder", KIND_SEED_CODER},
 };
+/* clang-format on */
 
 const struct gguf_pre *gguf_pre_find(const char *name, size_t size, bool *known) {
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)

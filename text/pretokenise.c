@@ -13,8 +13,8 @@ struct splitter {
     struct spans *out;
     enum split_behavior behavior;
     bool invert;
-    bool open;          /* part is not yet given out */
-    bool was_match;     /* the last part */
+    bool open;      /* part is not yet given out */
+    bool was_match; /* the last part */
     struct span part;
 };
 

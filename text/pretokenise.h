@@ -34,6 +34,9 @@ struct pre_step {
     int64_t length;
 };
 
+/* Enough for any published file, and a bound on what a broken one costs. */
+enum { PRE_MAX_STEPS = 64 };
+
 struct pretokeniser {
     struct pre_step *steps;
     size_t n;

@@ -5,10 +5,15 @@
 #include "text/unicode.h"
 
 /* The splits that published components do without saying so in the file. */
-#define GPT2_REGEX "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
-#define WHITESPACE_REGEX "\\w+|[^\\w\\s]+"
+#define GPT2_REGEX                                                                                 \
+    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+#define WHITESPACE_REGEX "[" REGEX_WORD "]+|[^\\s" REGEX_WORD "]+"
 
 static struct pre_step *add_step(struct pretokeniser *p, enum pre_kind kind, struct error *e) {
+    if (p->n == PRE_MAX_STEPS) {
+        error_set(e, ERR_BAD_FILE, "more than %d pre-tokenizers", PRE_MAX_STEPS);
+        return NULL;
+    }
     struct pre_step *steps = realloc(p->steps, (p->n + 1) * sizeof *steps);
     if (!steps) {
         error_set(e, ERR_MEMORY, "no memory for a pre-tokenizer");
@@ -28,7 +33,7 @@ void pretokeniser_free(struct pretokeniser *p) {
 static int add_split(struct pretokeniser *p, enum pattern_kind kind, enum split_behavior behavior,
                      struct error *e) {
     struct pre_step *step = add_step(p, PRE_SPLIT, e);
-    if (!step) return -(int)ERR_MEMORY;
+    if (!step) return -(int)ERR_BAD_FILE;
     step->pattern.kind = kind;
     step->behavior = behavior;
     return 0;
@@ -36,11 +41,11 @@ static int add_split(struct pretokeniser *p, enum pattern_kind kind, enum split_
 
 int pretokeniser_add_regex(struct pretokeniser *p, const char *regex, struct error *e) {
     struct pre_step *step = add_step(p, PRE_SPLIT, e);
-    return step ? pattern_of_regex(&step->pattern, regex, e) : -(int)ERR_MEMORY;
+    return step ? pattern_of_regex(&step->pattern, regex, e) : -(int)ERR_BAD_FILE;
 }
 
 int pretokeniser_add_byte_level(struct pretokeniser *p, struct error *e) {
-    return add_step(p, PRE_BYTE_LEVEL, e) ? 0 : -(int)ERR_MEMORY;
+    return add_step(p, PRE_BYTE_LEVEL, e) ? 0 : -(int)ERR_BAD_FILE;
 }
 
 static int bad_member(const json_t *json, const char *key, const char *expected, struct error *e) {
@@ -66,8 +71,10 @@ static int take_behavior(const json_t *json, enum split_behavior *out, struct er
             *out = (enum split_behavior)i;
             return 0;
         }
-    return bad_member(json, "behavior", "Removed, Isolated, MergedWithPrevious, MergedWithNext or "
-                                        "Contiguous", e);
+    return bad_member(json, "behavior",
+                      "Removed, Isolated, MergedWithPrevious, MergedWithNext or "
+                      "Contiguous",
+                      e);
 }
 
 /* A string of exactly one character. */
@@ -104,7 +111,7 @@ int metaspace_parse(const json_t *json, char mark[5], enum prepend_scheme *schem
 static int parse_metaspace(struct pretokeniser *p, const json_t *json, struct error *e) {
     struct pre_step *step = add_step(p, PRE_METASPACE, e);
     bool split;
-    if (!step) return -(int)ERR_MEMORY;
+    if (!step) return -(int)ERR_BAD_FILE;
     int err = metaspace_parse(json, step->mark, &step->scheme, &split, e);
     if (err || !split) return err;
     char mark[5];
@@ -117,14 +124,14 @@ static int parse_byte_level(struct pretokeniser *p, const json_t *json, struct e
     bool prefix, regex;
     int err = take_bool(json, "add_prefix_space", true, &prefix, e);
     if (!err) err = take_bool(json, "use_regex", true, &regex, e);
-    if (!err && prefix && !add_step(p, PRE_PREFIX_SPACE, e)) err = -(int)ERR_MEMORY;
+    if (!err && prefix && !add_step(p, PRE_PREFIX_SPACE, e)) err = -(int)ERR_BAD_FILE;
     if (!err && regex) err = pretokeniser_add_regex(p, GPT2_REGEX, e);
     return err ? err : pretokeniser_add_byte_level(p, e);
 }
 
 static int parse_split(struct pretokeniser *p, const json_t *json, struct error *e) {
     struct pre_step *step = add_step(p, PRE_SPLIT, e);
-    if (!step) return -(int)ERR_MEMORY;
+    if (!step) return -(int)ERR_BAD_FILE;
     int err = pattern_parse(&step->pattern, json_object_get(json, "pattern"), e);
     if (!err) err = take_behavior(json, &step->behavior, e);
     return err ? err : take_bool(json, "invert", false, &step->invert, e);
@@ -133,8 +140,8 @@ static int parse_split(struct pretokeniser *p, const json_t *json, struct error 
 static int parse_digits(struct pretokeniser *p, const json_t *json, struct error *e) {
     bool individual;
     int err = take_bool(json, "individual_digits", false, &individual, e);
-    return err ? err : add_split(p, PATTERN_NUMERIC,
-                                 individual ? SPLIT_ISOLATED : SPLIT_CONTIGUOUS, e);
+    return err ? err
+               : add_split(p, PATTERN_NUMERIC, individual ? SPLIT_ISOLATED : SPLIT_CONTIGUOUS, e);
 }
 
 static int parse_punctuation(struct pretokeniser *p, const json_t *json, struct error *e) {
@@ -166,13 +173,13 @@ static int parse_delimiter(struct pretokeniser *p, const json_t *json, struct er
     char delimiter[5];
     int err = take_char(json, "delimiter", delimiter, e);
     if (!err) err = add_split(p, PATTERN_STRING, SPLIT_REMOVED, e);
-    return err ? err : pattern_of_string(&p->steps[p->n - 1].pattern, delimiter,
-                                         strlen(delimiter), e);
+    return err ? err
+               : pattern_of_string(&p->steps[p->n - 1].pattern, delimiter, strlen(delimiter), e);
 }
 
 static int parse_fixed_length(struct pretokeniser *p, const json_t *json, struct error *e) {
     struct pre_step *step = add_step(p, PRE_FIXED_LENGTH, e);
-    if (!step) return -(int)ERR_MEMORY;
+    if (!step) return -(int)ERR_BAD_FILE;
     const json_t *length = json_object_get(json, "length");
     step->length = length ? json_integer_value(length) : 5;
     return step->length > 0 ? 0 : bad_member(json, "length", "a number over 0", e);
@@ -213,5 +220,6 @@ int pretokeniser_parse(struct pretokeniser *p, const json_t *json, struct error 
     return error_set(e, ERR_BAD_FILE,
                      "type \"%.60s\" is a pre-tokenizer that tpd does not have (it has Sequence, "
                      "Split, Digits, Metaspace, ByteLevel, Whitespace, WhitespaceSplit, "
-                     "Punctuation, BertPreTokenizer, CharDelimiterSplit, FixedLength)", type);
+                     "Punctuation, BertPreTokenizer, CharDelimiterSplit, FixedLength)",
+                     type);
 }

@@ -28,15 +28,16 @@ int regex_new(struct regex **out, const char *pattern, size_t size, struct error
         int code;
         PCRE2_SIZE at;
         pcre2_set_newline(context, PCRE2_NEWLINE_LF);
-        r->code = pcre2_compile((PCRE2_SPTR)(translated.data ? translated.data : ""),
-                                translated.size, PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE, &code,
-                                &at, context);
+        r->code =
+            pcre2_compile((PCRE2_SPTR)(translated.data ? translated.data : ""), translated.size,
+                          PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE, &code, &at, context);
         if (!r->code) {
             char why[128];
             pcre2_get_error_message(code, (PCRE2_UCHAR *)why, sizeof why);
             err = error_set(e, ERR_BAD_FILE, "the regular expression \"%.*s\" is broken: %s",
                             size < 100 ? (int)size : 100, pattern, why);
-        } else pcre2_jit_compile(r->code, PCRE2_JIT_COMPLETE); /* without it matching is only slower */
+        } else
+            pcre2_jit_compile(r->code, PCRE2_JIT_COMPLETE); /* without it matching is only slower */
     }
     pcre2_compile_context_free(context);
     buf_free(&translated);
@@ -79,8 +80,8 @@ void regex_scratch_free(struct regex_scratch *s) {
 
 int regex_find(const struct regex *r, struct regex_scratch *s, const char *text, size_t size,
                size_t at, size_t *from, size_t *to, struct error *e) {
-    int got = pcre2_match(r->code, (PCRE2_SPTR)text, size, at, PCRE2_NO_UTF_CHECK, s->match,
-                          s->context);
+    int got =
+        pcre2_match(r->code, (PCRE2_SPTR)text, size, at, PCRE2_NO_UTF_CHECK, s->match, s->context);
     if (got == PCRE2_ERROR_NOMATCH) return 0;
     if (got < 0) {
         char why[128];

@@ -21,8 +21,8 @@
 enum { MAX_DEPTH = 32 }; /* of groups and of classes in classes */
 
 #define SPACE_SET "\\t-\\r\\x{85}\\p{Z}"
-#define WORD_SET "\\p{Alphabetic}\\p{M}\\p{N}\\p{Pc}"
-#define HEX_SET "0-9A-Fa-f"
+#define WORD_SET  "\\p{Alphabetic}\\p{M}\\p{N}\\p{Pc}"
+#define HEX_SET   "0-9A-Fa-f"
 
 struct translation {
     const char *in;
@@ -55,8 +55,8 @@ static bool is_script(const char *name, size_t size) {
     int code;
     PCRE2_SIZE at;
     snprintf(pattern, sizeof pattern, "\\p{sc:%.*s}", (int)size, name);
-    pcre2_code *compiled = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF,
-                                         &code, &at, NULL);
+    pcre2_code *compiled =
+        pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF, &code, &at, NULL);
     pcre2_code_free(compiled);
     return compiled != NULL;
 }

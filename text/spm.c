@@ -49,7 +49,8 @@ static bool replace_missing(const struct subword *m, struct subword_work *work, 
     return true;
 }
 
-bool spm_symbols(const struct subword *m, struct subword_work *work, const char *word, size_t size) {
+bool spm_symbols(const struct subword *m, struct subword_work *work, const char *word,
+                 size_t size) {
     for (size_t at = 0, n; at < size; at += n) {
         uint32_t c;
         n = utf8_next(word + at, &c);

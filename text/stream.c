@@ -11,8 +11,8 @@ struct token_stream {
 static int push(const struct tokenizer *t, struct decoding *d, token_id id, bool skip_special,
                 struct error *e) {
     if (id < 0 || id >= t->vocab.n)
-        return error_set(e, ERR_PARAMS, "token id %d is out of range: this tokenizer has 0 to %d", id,
-                         t->vocab.n - 1);
+        return error_set(e, ERR_PARAMS, "token id %d is out of range: this tokenizer has 0 to %d",
+                         id, t->vocab.n - 1);
     const struct vocab_entry *entry = &t->vocab.entries[id];
     if (!entry->present || (skip_special && (entry->flags & VOCAB_SPECIAL))) return 0;
     return decoding_push(d, t->vocab.arena.data + entry->from, entry->size,
@@ -75,5 +75,6 @@ size_t tokenizer_bytes(const struct tokenizer *t, token_id id, uint8_t *out, siz
     size_t size;
     const char *piece = tokenizer_piece(t, id, &size);
     return piece ? decoder_bytes(&t->decoder, piece, size, t->vocab.entries[id].flags & VOCAB_RAW,
-                                 out, max) : 0;
+                                 out, max)
+                 : 0;
 }

@@ -71,7 +71,7 @@ bool subword_reserve_merges(struct subword *m, size_t n) {
 }
 
 void subword_add_merge(struct subword *m, token_id left, token_id right, uint32_t rank, token_id id,
-                     bool replace) {
+                       bool replace) {
     uint64_t pair = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
     size_t at = hash_mix(m->vocab->seed, pair) & (m->n_slots - 1);
     while (m->merges[at].pair != UINT64_MAX && m->merges[at].pair != pair)
@@ -159,8 +159,8 @@ void work_merge(struct subword_work *work, int32_t left, int32_t right, token_id
 }
 
 /* The cache's place for a word, or NULL when words of this size are not kept. */
-static struct cached_word *cached(struct subword_work *work, const struct subword *m, const char *word,
-                                  size_t size) {
+static struct cached_word *cached(struct subword_work *work, const struct subword *m,
+                                  const char *word, size_t size) {
     if (!work->cache || size > CACHE_TEXT) return NULL;
     return &work->cache[hash_bytes(m->vocab->seed, word, size) % CACHE_SLOTS];
 }
@@ -176,7 +176,7 @@ static int encode_word(const struct subword *m, struct subword_work *work, const
     size_t first = out->n;
     work->n_symbols = work->n_heap = 0;
     bool ok = m->kind == SUBWORD_BPE ? bpe_symbols(m, work, word, size)
-                                   : spm_symbols(m, work, word, size);
+                                     : spm_symbols(m, work, word, size);
     if (!ok) return -1;
     for (size_t i = 0; i < work->n_symbols; i++)
         if (work->symbols[i].size > 0 && !token_ids_add(out, work->symbols[i].id)) return -1;
@@ -191,7 +191,8 @@ static int encode_word(const struct subword *m, struct subword_work *work, const
 }
 
 /* The end of the word that begins at text[at]: before the first place where no token can reach
- * across. A character without a token of its own is not cut off, for it may be fused with the next. */
+ * across. A character without a token of its own is not cut off, for it may be fused with the next.
+ */
 static size_t word_end(const struct subword *m, const char *text, size_t size, size_t at) {
     if (m->prefix.size || m->suffix.size) return size;
     uint32_t left, right;
@@ -209,10 +210,11 @@ static size_t word_end(const struct subword *m, const char *text, size_t size, s
     return size;
 }
 
-int subword_encode(const struct subword *m, struct subword_work *work, const char *text, size_t size,
-                 struct token_ids *out, struct error *e) {
+int subword_encode(const struct subword *m, struct subword_work *work, const char *text,
+                   size_t size, struct token_ids *out, struct error *e) {
     if (size > MAX_WORD)
-        return error_set(e, ERR_PARAMS, "the text is too long: at most %d bytes in one piece", MAX_WORD);
+        return error_set(e, ERR_PARAMS, "the text is too long: at most %d bytes in one piece",
+                         MAX_WORD);
     if (m->ignore_merges) {
         token_id whole = vocab_find(m->vocab, text, size);
         if (whole >= 0)

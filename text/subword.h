@@ -27,14 +27,15 @@ struct subword {
      * often, never no. Where it says no, a word can be cut without changing any merge. */
     uint8_t *joins;
     token_id latin[SUBWORD_LATIN]; /* the single-character tokens of the first code points, or -1 */
-    token_id bytes[256];         /* "<0x00>" … "<0xFF>", or -1 */
-    token_id unk;                /* -1: unknown characters are left out */
+    token_id bytes[256];           /* "<0x00>" … "<0xFF>", or -1 */
+    token_id unk;                  /* -1: unknown characters are left out */
 
     /* BPE */
     struct merge *merges; /* a hash table, at most half full */
     size_t n_merges, n_slots;
     bool byte_fallback, fuse_unk, ignore_merges;
-    struct buf prefix; /* continuing_subword_prefix: before all characters of a word but the first */
+    struct buf
+        prefix; /* continuing_subword_prefix: before all characters of a word but the first */
     struct buf suffix; /* end_of_word_suffix: behind the last */
 
     /* SPM */
@@ -77,12 +78,12 @@ bool subword_prepare(struct subword *m, const struct vocab *vocab);
 bool subword_reserve_merges(struct subword *m, size_t n);
 /* A later merge of the same two ids takes the place of the earlier one when replace is set. */
 void subword_add_merge(struct subword *m, token_id left, token_id right, uint32_t rank, token_id id,
-                     bool replace);
+                       bool replace);
 void subword_free(struct subword *m);
 
 /* Appends the ids of one word. 0 or ERR_MEMORY. */
-int subword_encode(const struct subword *m, struct subword_work *work, const char *text, size_t size,
-                 struct token_ids *out, struct error *e);
+int subword_encode(const struct subword *m, struct subword_work *work, const char *text,
+                   size_t size, struct token_ids *out, struct error *e);
 /* Words of a text of this many bytes or more are worth remembering. */
 enum { SUBWORD_CACHE_FROM = 2048 };
 void subword_work_cache(struct subword_work *work);

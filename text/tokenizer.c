@@ -1,6 +1,6 @@
 /* text/tokenizer.c: opening, looking up, and the way of a text through the parts:
  *
- *   added tokens as they are → normalizer → added tokens in normalised text → pre-tokenizer → model
+ *   added tokens → normalizer → added tokens of normalised text → pre-tokenizer → merging
  */
 #include "text/internal.h"
 
@@ -29,8 +29,10 @@ static int load_dir(struct tokenizer *t, const char *dir, struct error *e) {
     if (!path) return error_set(e, ERR_MEMORY, "no memory for a path");
     int err = path_exists(path)
                   ? tokenizer_load_json(t, path, e)
-                  : error_set(e, ERR_NOT_FOUND, "%s: there is no tokenizer.json (tpd reads tokenizer.json "
-                              "or a .gguf file; transformers writes it with save_pretrained)", dir);
+                  : error_set(e, ERR_NOT_FOUND,
+                              "%s: there is no tokenizer.json (tpd reads tokenizer.json "
+                              "or a .gguf file; transformers writes it with save_pretrained)",
+                              dir);
     free(path);
     return err ? err : tokenizer_load_config(t, dir, e);
 }
@@ -149,7 +151,7 @@ static int encode_plain(struct encoding *c, const char *text, size_t size, bool 
     int err = pretokenise(&c->t->pretokeniser, p, &c->spare_pieces, &c->scratch, at_start, c->e);
     for (size_t i = 0; i < p->spans.n && !err; i++)
         err = subword_encode(&c->t->subword, &c->work, p->text.data + p->spans.at[i].from,
-                           p->spans.at[i].to - p->spans.at[i].from, c->out, c->e);
+                             p->spans.at[i].to - p->spans.at[i].from, c->out, c->e);
     return err;
 }
 
@@ -178,8 +180,9 @@ static int encode_segment(struct encoding *c, const char *text, size_t size, boo
     c->normal.size = 0;
     buf_add(&c->normal, text, size);
     int err = normalise(&c->t->normaliser, &c->normal, &c->spare, &c->scratch, &at_start, c->e);
-    return err ? err : encode_around(c, &c->t->normal, c->normal.data, c->normal.size, at_start,
-                                     encode_plain);
+    return err ? err
+               : encode_around(c, &c->t->normal, c->normal.data, c->normal.size, at_start,
+                               encode_plain);
 }
 
 int tokenizer_encode(const struct tokenizer *t, const char *text, size_t size, bool add_special,
@@ -193,9 +196,11 @@ int tokenizer_encode(const struct tokenizer *t, const char *text, size_t size, b
     struct encoding c = {.t = t, .out = out, .e = e};
     if (size >= SUBWORD_CACHE_FROM) subword_work_cache(&c.work);
     int err = 0;
-    for (size_t i = 0; add_special && i < t->before.n && !err; i++) err = add_id(&c, t->before.ids[i]);
+    for (size_t i = 0; add_special && i < t->before.n && !err; i++)
+        err = add_id(&c, t->before.ids[i]);
     if (!err) err = encode_around(&c, &t->raw, text, size, true, encode_segment);
-    for (size_t i = 0; add_special && i < t->behind.n && !err; i++) err = add_id(&c, t->behind.ids[i]);
+    for (size_t i = 0; add_special && i < t->behind.n && !err; i++)
+        err = add_id(&c, t->behind.ids[i]);
     buf_free(&c.normal);
     buf_free(&c.spare);
     pieces_free(&c.pieces);

@@ -19,13 +19,14 @@ void tokenizer_free(struct tokenizer *t);
 
 /* Ids 0 … size-1 may exist; holes are possible. */
 int32_t tokenizer_size(const struct tokenizer *t);
-/* The token's own text as the vocabulary spells it ("Ġthe", "▁the", "<|im_end|>"), UTF-8; NULL for a
- * hole or an id out of range. */
+/* The token's own text as the vocabulary spells it ("Ġthe", "▁the", "<|im_end|>"), UTF-8; NULL for
+ * a hole or an id out of range. */
 const char *tokenizer_piece(const struct tokenizer *t, token_id id, size_t *size);
 /* Exact match in the vocabulary or among added tokens; -1 when there is none. */
 token_id tokenizer_find(const struct tokenizer *t, const char *piece);
 bool tokenizer_is_special(const struct tokenizer *t, token_id id);
-/* -1 when it has none. eos: from tokenizer_config.json or GGUF (the model's config may have more). */
+/* -1 when it has none. eos: from tokenizer_config.json or GGUF (the model's config may have more).
+ */
 token_id tokenizer_bos(const struct tokenizer *t);
 token_id tokenizer_eos(const struct tokenizer *t);
 

@@ -93,8 +93,9 @@ bool char_is_numeric(uint32_t c) {
 }
 
 bool char_is_punctuation(uint32_t c) {
-    if (c < 0x80) return (c > ' ' && c < '0') || (c > '9' && c < 'A') || (c > 'Z' && c < 'a') ||
-                         (c > 'z' && c < 0x7F);
+    if (c < 0x80)
+        return (c > ' ' && c < '0') || (c > '9' && c < 'A') || (c > 'Z' && c < 'a') ||
+               (c > 'z' && c < 0x7F);
     utf8proc_category_t category = utf8proc_category((utf8proc_int32_t)c);
     return category >= UTF8PROC_CATEGORY_PC && category <= UTF8PROC_CATEGORY_PO;
 }

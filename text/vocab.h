@@ -26,7 +26,7 @@ struct vocab_entry {
 };
 
 struct vocab {
-    struct buf arena; /* pieces, each with a NUL behind it */
+    struct buf arena;            /* pieces, each with a NUL behind it */
     struct vocab_entry *entries; /* by id */
     int32_t n, capacity;
     struct vocab_slot *slots; /* a power of two, at most half full */

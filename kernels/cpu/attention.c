@@ -5,7 +5,7 @@ struct attention_call {
     struct cpu_ctx *c;
     struct attention_job job;
     const int32_t *kv_of_head;
-    int32_t n_rows, max_heads;
+    int32_t n_rows, max_heads, max_rows; /* of the step; of a unit */
 };
 
 /* The end of a run of rows that share a sequence, and of heads that share a KV head. */
@@ -20,7 +20,7 @@ static void attention_slice(void *arg, int member, int n_members) {
     const struct attention_job *job = &call->job;
     int32_t unit = 0;
     for (int32_t row = 0, row_end; row < call->n_rows; row = row_end) {
-        row_end = run_end(job->seq, row, call->n_rows, ATTENTION_ROWS);
+        row_end = run_end(job->seq, row, call->n_rows, call->max_rows);
         for (int32_t head = 0, end; head < job->H; head = end) {
             end = run_end(call->kv_of_head, head, job->H, call->max_heads);
             if (unit++ % n_members != member) continue;
@@ -32,14 +32,16 @@ static void attention_slice(void *arg, int member, int n_members) {
 }
 
 /* Heads that share a KV head go together, so that it is read once, unless that leaves cores idle. */
-static int32_t heads_together(const struct attention_call *call, int team) {
+static void choose_units(struct attention_call *call, int team) {
     int32_t longest = 1, groups = 0;
     for (int32_t head = 0, end; head < call->job.H; head = end, groups++) {
-        end = run_end(call->kv_of_head, head, call->job.H, call->job.H);
+        end = run_end(call->kv_of_head, head, call->job.H, ATTENTION_QUERIES);
         if (end - head > longest) longest = end - head;
     }
-    int64_t units = (int64_t)groups * round_up(call->n_rows, ATTENTION_ROWS) / ATTENTION_ROWS;
-    return units % team == 0 || units >= 4 * team ? longest : 1;
+    int32_t max_rows = ATTENTION_QUERIES / longest;
+    int64_t units = (int64_t)groups * ((call->n_rows + max_rows - 1) / max_rows);
+    call->max_heads = units % team == 0 || units >= 4 * team ? longest : 1;
+    call->max_rows = max_rows;
 }
 
 void cpu_attention(struct kctx *base, dev_addr out, int32_t out_stride, dev_addr q, int32_t H,
@@ -55,8 +57,8 @@ void cpu_attention(struct kctx *base, dev_addr out, int32_t out_stride, dev_addr
         .kv_of_head = kv_of_head,
         .n_rows = rows->n_rows,
     };
-    call.max_heads = heads_together(&call, team_size(c->team));
-    if (!cpu_scratch(c, attention_scratch(kv->head_dim, call.max_heads))) return;
+    choose_units(&call, team_size(c->team));
+    if (!cpu_scratch(c, attention_scratch(kv->head_dim))) return;
     size_t work = 0;
     for (int32_t t = 0; t < rows->n_rows; t++)
         work += (size_t)(call.job.pos[t] + 1) * (size_t)H * (size_t)kv->head_dim;

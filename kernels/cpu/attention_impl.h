@@ -1,126 +1,170 @@
 /* Attention of a few query rows and heads over their sequence's cache, with an online softmax.
  *
- * Keys and values come in tiles: runs of at most ATTENTION_TILE positions in one block, cut at
- * multiples of ATTENTION_TILE of the position's place in its block. The cuts depend on absolute
- * positions alone, so that a row's sums are the same whichever rows are beside it. */
+ * Keys and values are gathered from their blocks in tiles, cut at positions that are multiples of
+ * ATTENTION_TILE. Keys are turned over, so that 16 positions are 16 lanes; then both
+ * scores = q k^T and sums += weights v are the product of linear_impl.h. The cuts depend on
+ * positions alone and no sum crosses queries, so a row's bits are the same whichever rows are beside
+ * it. */
 
-/* A unit's scratch, each vector [lane_e]: head size rounded up to lanes, the rest zeros. */
+/* A unit's scratch. Query i is head i % n_heads of row i / n_heads. Vectors are e rounded up to
+ * lanes, the rest zeros. */
 struct attention_room {
-    int32_t e, lane_e;
-    float *keys, *values; /* [tile][lane_e] */
-    float *q, *sum;       /* [row][head][lane_e] */
-    float *weight;        /* [tile] */
-    float *max, *total;   /* [row][head] */
+    int32_t e, lane_e, n_heads;
+    float *keys;        /* [tile / 16][lane_e][16] */
+    float *values;      /* [tile][lane_e] */
+    float *q;           /* [chunk of e][query][K_CHUNK], scaled */
+    float *sum;         /* [query][lane_e] */
+    float *weight;      /* [query][K_CHUNK], of which a tile is used */
+    float *max, *total; /* [query] */
 };
 
+/* Positions from … to-1, each `at` elements into the caches. */
 struct kv_tile {
-    int32_t from, to; /* positions */
-    const float *keys, *values;
+    int32_t from, to;
+    int64_t at[ATTENTION_TILE];
 };
 
 static struct attention_room attention_layout(int32_t e, int32_t n_heads, float *scratch) {
-    struct attention_room a = {.e = e, .lane_e = round_up(e, LANES)};
-    size_t vectors = (size_t)ATTENTION_ROWS * (size_t)n_heads, size = (size_t)a.lane_e;
+    struct attention_room a = {.e = e, .lane_e = round_up(e, LANES), .n_heads = n_heads};
     a.keys = scratch;
-    a.values = a.keys + ATTENTION_TILE * size;
-    a.q = a.values + ATTENTION_TILE * size;
-    a.sum = a.q + vectors * size;
-    a.weight = a.sum + vectors * size;
-    a.max = a.weight + ATTENTION_TILE;
-    a.total = a.max + vectors;
+    a.values = a.keys + ATTENTION_TILE * a.lane_e;
+    a.q = a.values + ATTENTION_TILE * a.lane_e;
+    a.sum = a.q + ATTENTION_QUERIES * round_up(e, K_CHUNK);
+    a.weight = a.sum + ATTENTION_QUERIES * a.lane_e;
+    a.max = a.weight + ATTENTION_QUERIES * K_CHUNK;
+    a.total = a.max + ATTENTION_QUERIES;
     return a;
 }
 
-/* n vectors of e elements, dense, to fp32 with lane_e apart. */
-static void widen(enum dtype type, const void *from, int32_t n, int32_t e, float *to,
-                  int32_t lane_e) {
-    const float *f = from;
-    const uint16_t *h = from;
-    for (int32_t i = 0; i < n; i++, to += lane_e, f += e, h += e) {
-        int32_t j = 0;
-        if (type == DTYPE_F32) {
-            memcpy(to, f, (size_t)e * sizeof *to);
-        } else if (type == DTYPE_F16) {
-            for (; j + LANES <= e; j += LANES) v_store(to + j, v_f16(h + j));
-            for (; j < e; j++) to[j] = f16_to_f32(h[j]);
-        } else {
-            for (; j + LANES <= e; j += LANES) v_store(to + j, v_bf16(h + j));
-            for (; j < e; j++) to[j] = bf16_to_f32(h[j]);
+/* --- tiles ------------------------------------------------------------------------------------- */
+
+/* 16 whole lanes. */
+INLINE vf widen_all(enum dtype type, const void *cache, int64_t at) {
+    return type == DTYPE_F32   ? v_load((const float *)cache + at)
+           : type == DTYPE_F16 ? v_f16((const uint16_t *)cache + at)
+                               : v_bf16((const uint16_t *)cache + at);
+}
+
+/* 16 lanes of a cached vector that may have less than 16 left; those beyond are 0. */
+INLINE vf widen(enum dtype type, const void *cache, int64_t at, int32_t n) {
+    if (n >= LANES) return widen_all(type, cache, at);
+    if (type == DTYPE_F32) return v_load_n((const float *)cache + at, n);
+    uint16_t some[LANES] = {0};
+    memcpy(some, (const uint16_t *)cache + at, (size_t)n * sizeof *some);
+    return widen_all(type, some, 0);
+}
+
+INLINE void load_keys(enum dtype type, const struct attention_room *a, const void *cache,
+                      const int64_t *at, int32_t n) {
+    for (int32_t p = 0; p < n; p += LANES)
+        for (int32_t i = 0; i < a->lane_e; i += LANES) {
+            vf square[LANES];
+            if (p + LANES <= n && i + LANES <= a->e) {
+                UNROLL for (int j = 0; j < LANES; j++)
+                    square[j] = widen_all(type, cache, at[p + j] + i);
+            } else {
+                for (int j = 0; j < LANES; j++)
+                    square[j] = p + j < n ? widen(type, cache, at[p + j] + i, a->e - i) : v_zero();
+            }
+            v_transpose(square);
+            float *to = a->keys + p * a->lane_e + i * LANES;
+            UNROLL for (int j = 0; j < LANES; j++) v_store(to + j * LANES, square[j]);
         }
-        for (j = e; j < lane_e; j++) to[j] = 0;
+}
+
+INLINE void load_values(enum dtype type, const struct attention_room *a, const void *cache,
+                        const int64_t *at, int32_t n) {
+    for (int32_t p = 0; p < n; p++) {
+        float *to = a->values + p * a->lane_e;
+        int32_t i = 0;
+        for (; i + LANES <= a->e; i += LANES) v_store(to + i, widen_all(type, cache, at[p] + i));
+        if (i < a->e) v_store(to + i, widen(type, cache, at[p] + i, a->e - i));
     }
 }
 
-static const float *tile_vectors(const struct attention_room *a, enum dtype type,
-                                 const void *cache, int64_t at, int32_t n, float *room) {
-    const uint8_t *from = (const uint8_t *)cache + at * a->e * (type == DTYPE_F32 ? 4 : 2);
-    if (type == DTYPE_F32 && a->e == a->lane_e) return (const float *)(const void *)from;
-    widen(type, from, n, a->e, room, a->lane_e);
-    return room;
+INLINE void load_type(enum dtype type, const struct attention_room *a,
+                      const struct attention_job *job, const struct kv_tile *tile) {
+    load_keys(type, a, job->k, tile->at, tile->to - tile->from);
+    load_values(type, a, job->v, tile->at, tile->to - tile->from);
 }
 
-/* The tile that begins at position from, at most to last. */
-static struct kv_tile tile_at(const struct attention_job *job, const struct attention_unit *u,
-                              const struct attention_room *a, int32_t from, int32_t last) {
+/* The tile that begins at position from and ends at `last` at the latest. */
+static void load_tile(const struct attention_job *job, const struct attention_unit *u,
+                      const struct attention_room *a, struct kv_tile *tile, int32_t from,
+                      int32_t last) {
     const struct kv_view *kv = job->kv;
     const int32_t *table = job->blocks + (int64_t)job->seq[u->row] * job->max_blocks;
-    int32_t in_block = from % kv->block_size;
-    int32_t n = ATTENTION_TILE - in_block % ATTENTION_TILE;
-    if (n > kv->block_size - in_block) n = kv->block_size - in_block;
-    if (n > last + 1 - from) n = last + 1 - from;
-    int64_t head = (int64_t)table[from / kv->block_size] * kv->n_heads + u->kv_head;
-    int64_t at = head * kv->block_size + in_block;
-    return (struct kv_tile){from, from + n, tile_vectors(a, kv->type, job->k, at, n, a->keys),
-                            tile_vectors(a, kv->type, job->v, at, n, a->values)};
-}
-
-INLINE float dot(const float *x, const float *y, int32_t n) {
-    vf sum = v_zero();
-    for (int32_t i = 0; i < n; i += LANES) sum = v_fma(v_load(x + i), v_load(y + i), sum);
-    return v_sum(sum);
-}
-
-/* Scores become weights e^(score - max); returns their sum. What the tile lacks of whole lanes
- * counts for nothing. */
-static float softmax_weights(float *weight, int32_t n, float max) {
-    vf sum = v_zero();
-    for (int32_t i = 0; i < n; i += LANES) {
-        int rest = n - i < LANES ? n - i : LANES;
-        vf w = v_exp(v_sub(v_load_n(weight + i, rest), v_set1(max)));
-        v_store_n(weight + i, w, rest);
-        sum = v_add(sum, v_load_n(weight + i, rest));
+    int32_t cut = (from / ATTENTION_TILE + 1) * ATTENTION_TILE;
+    tile->from = from;
+    tile->to = cut <= last ? cut : last + 1;
+    for (int32_t p = from; p < tile->to; p++) {
+        int64_t head = (int64_t)table[p / kv->block_size] * kv->n_heads + u->kv_head;
+        tile->at[p - from] = (head * kv->block_size + p % kv->block_size) * kv->head_dim;
     }
-    return v_sum(sum);
+    if (kv->type == DTYPE_F16)
+        load_type(DTYPE_F16, a, job, tile);
+    else if (kv->type == DTYPE_BF16)
+        load_type(DTYPE_BF16, a, job, tile);
+    else
+        load_type(DTYPE_F32, a, job, tile);
 }
 
-INLINE void scale_vector(float *x, int32_t n, float s) {
-    for (int32_t i = 0; i < n; i += LANES) v_store(x + i, v_mul(v_load(x + i), v_set1(s)));
+/* --- queries ----------------------------------------------------------------------------------- */
+
+/* weight[i …][0 … n_keys-1] = q k^T, whole lanes. */
+static void scores(const struct attention_room *a, int32_t i, int32_t n, int32_t n_keys) {
+    for (int32_t p = 0; p < n_keys; p += 2 * LANES)
+        for (int32_t d = 0; d < a->lane_e; d += K_CHUNK) {
+            const float *keys = a->keys + p * a->lane_e + d * LANES;
+            const float *beside = p + LANES < n_keys ? keys + LANES * a->lane_e : keys;
+            struct tile t = {.w = {keys, beside},
+                             .w_stride = LANES,
+                             .n_k = chunk_end(d, a->lane_e) - d,
+                             .n_outputs = round_up(n_keys, LANES) - p,
+                             .first = d == 0};
+            product(&t, a->q + d * ATTENTION_QUERIES + i * K_CHUNK, n,
+                    a->weight + i * K_CHUNK + p, K_CHUNK);
+        }
 }
 
-/* One query vector and the tile's positions from … to-1. i: its number in the room. */
-static void attend(const struct attention_room *a, const struct kv_tile *tile, size_t i,
-                   int32_t from, int32_t to) {
-    const float *keys = tile->keys + (from - tile->from) * a->lane_e;
-    const float *values = tile->values + (from - tile->from) * a->lane_e;
-    const float *q = a->q + i * (size_t)a->lane_e;
-    float *sum = a->sum + i * (size_t)a->lane_e, max = a->max[i];
-    int32_t n = to - from;
-    for (int32_t p = 0; p < n; p++) {
-        a->weight[p] = dot(q, keys + p * a->lane_e, a->lane_e);
-        if (a->weight[p] > max) max = a->weight[p];
-    }
+/* Query i's n scores at s become weights e^(score - max); what it has so far shrinks to the new
+ * maximum. s has room for whole lanes: those beyond count e^-87. */
+static void softmax_weights(const struct attention_room *a, int32_t i, float *s, int32_t n) {
+    float *sum = a->sum + i * a->lane_e;
+    for (int32_t p = n; p < round_up(n, LANES); p++) s[p] = -__builtin_inff();
+    vf high = v_load(s), total = v_zero();
+    for (int32_t p = LANES; p < n; p += LANES) high = v_max(high, v_load(s + p));
+    float max = v_highest(high);
     if (max > a->max[i]) {
         float shrink = __builtin_expf(a->max[i] - max);
-        scale_vector(sum, a->lane_e, shrink);
+        for (int32_t d = 0; d < a->lane_e; d += LANES)
+            v_store(sum + d, v_mul(v_load(sum + d), v_set1(shrink)));
         a->total[i] *= shrink;
         a->max[i] = max;
     }
-    a->total[i] += softmax_weights(a->weight, n, max);
-    for (int32_t d = 0; d < a->lane_e; d += LANES) {
-        vf s = v_load(sum + d);
-        for (int32_t p = 0; p < n; p++)
-            s = v_fma(v_set1(a->weight[p]), v_load(values + p * a->lane_e + d), s);
-        v_store(sum + d, s);
+    for (int32_t p = 0; p < n; p += LANES) {
+        vf w = v_exp(v_sub(v_load(s + p), v_set1(a->max[i])));
+        v_store(s + p, w);
+        total = v_add(total, w);
+    }
+    a->total[i] += v_sum(total);
+}
+
+/* Queries i … i+n-1 attend to positions from … to-1 of the tile. */
+static void attend(const struct attention_room *a, const struct kv_tile *tile, int32_t i, int32_t n,
+                   int32_t from, int32_t to) {
+    int32_t skip = from - tile->from;
+    scores(a, i, n, to - tile->from);
+    for (int32_t j = i; j < i + n; j++)
+        softmax_weights(a, j, a->weight + j * K_CHUNK + skip, to - from);
+    for (int32_t d = 0; d < a->lane_e; d += 2 * LANES) {
+        const float *values = a->values + skip * a->lane_e + d;
+        struct tile t = {.w = {values, d + LANES < a->lane_e ? values + LANES : values},
+                         .w_stride = (size_t)a->lane_e,
+                         .n_k = to - from,
+                         .n_outputs = a->lane_e - d};
+        product(&t, a->weight + i * K_CHUNK + skip, n, a->sum + i * a->lane_e + d,
+                (size_t)a->lane_e);
     }
 }
 
@@ -128,29 +172,45 @@ static int32_t first_position(const struct attention_job *job, int32_t pos) {
     return job->window > 0 && pos >= job->window ? pos - job->window + 1 : 0;
 }
 
+/* All queries at once where all see the whole tile; else row by row, each what it sees. */
+static void attend_rows(const struct attention_job *job, const struct attention_unit *u,
+                        const struct attention_room *a, const struct kv_tile *tile) {
+    const int32_t *pos = job->pos + u->row;
+    if (first_position(job, pos[u->n_rows - 1]) <= tile->from && pos[0] + 1 >= tile->to) {
+        attend(a, tile, 0, u->n_rows * u->n_heads, tile->from, tile->to);
+        return;
+    }
+    for (int32_t r = 0; r < u->n_rows; r++) {
+        int32_t from = first_position(job, pos[r]), to = pos[r] + 1;
+        if (from < tile->from) from = tile->from;
+        if (to > tile->to) to = tile->to;
+        if (from < to) attend(a, tile, r * u->n_heads, u->n_heads, from, to);
+    }
+}
+
+/* --- a unit ------------------------------------------------------------------------------------ */
+
 static void attention_start(const struct attention_job *job, const struct attention_unit *u,
                             const struct attention_room *a) {
-    size_t i = 0;
-    for (int32_t r = 0; r < u->n_rows; r++)
-        for (int32_t h = 0; h < u->n_heads; h++, i++) {
-            const float *q = job->q + ((int64_t)(u->row + r) * job->H + u->head + h) * a->e;
-            float *to = a->q + i * (size_t)a->lane_e;
-            for (int32_t d = 0; d < a->lane_e; d++) to[d] = d < a->e ? q[d] * job->scale : 0;
-            memset(a->sum + i * (size_t)a->lane_e, 0, (size_t)a->lane_e * sizeof *a->sum);
-            a->max[i] = -__builtin_inff();
-            a->total[i] = 0;
-        }
+    for (int32_t i = 0; i < u->n_rows * u->n_heads; i++) {
+        int64_t row = u->row + i / a->n_heads, head = u->head + i % a->n_heads;
+        const float *q = job->q + (row * job->H + head) * a->e;
+        for (int32_t d = 0; d < a->lane_e; d++)
+            a->q[d / K_CHUNK * K_CHUNK * ATTENTION_QUERIES + i * K_CHUNK + d % K_CHUNK] =
+                d < a->e ? q[d] * job->scale : 0;
+        memset(a->sum + i * a->lane_e, 0, (size_t)a->lane_e * sizeof *a->sum);
+        a->max[i] = -__builtin_inff();
+        a->total[i] = 0;
+    }
 }
 
 static void attention_end(const struct attention_job *job, const struct attention_unit *u,
                           const struct attention_room *a) {
-    size_t i = 0;
-    for (int32_t r = 0; r < u->n_rows; r++)
-        for (int32_t h = 0; h < u->n_heads; h++, i++) {
-            float *out = job->out + (size_t)(u->row + r) * job->out_stride + (u->head + h) * a->e;
-            const float *sum = a->sum + i * (size_t)a->lane_e;
-            for (int32_t d = 0; d < a->e; d++) out[d] = sum[d] / a->total[i];
-        }
+    for (int32_t i = 0; i < u->n_rows * u->n_heads; i++) {
+        size_t row = (size_t)(u->row + i / a->n_heads);
+        float *out = job->out + row * job->out_stride + (u->head + i % a->n_heads) * a->e;
+        for (int32_t d = 0; d < a->e; d++) out[d] = a->sum[i * a->lane_e + d] / a->total[i];
+    }
 }
 
 static void attention(const struct attention_job *job, const struct attention_unit *u,
@@ -158,17 +218,11 @@ static void attention(const struct attention_job *job, const struct attention_un
     struct attention_room a = attention_layout(job->kv->head_dim, u->n_heads, scratch);
     const int32_t *pos = job->pos + u->row;
     int32_t last = pos[u->n_rows - 1];
+    struct kv_tile tile;
     attention_start(job, u, &a);
     for (int32_t at = first_position(job, pos[0]); at <= last;) {
-        struct kv_tile tile = tile_at(job, u, &a, at, last);
-        size_t i = 0;
-        for (int32_t r = 0; r < u->n_rows; r++) {
-            int32_t from = first_position(job, pos[r]), to = pos[r] + 1;
-            if (from < tile.from) from = tile.from;
-            if (to > tile.to) to = tile.to;
-            for (int32_t h = 0; h < u->n_heads; h++, i++)
-                if (from < to) attend(&a, &tile, i, from, to);
-        }
+        load_tile(job, u, &a, &tile, at, last);
+        attend_rows(job, u, &a, &tile);
         at = tile.to;
     }
     attention_end(job, u, &a);

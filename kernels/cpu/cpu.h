@@ -24,8 +24,6 @@ struct panels {
     const uint8_t *data;
 };
 
-/* Sequence rows that one attention unit works on: query rows t … t+n_rows-1 of one sequence, heads
- * h … h+n_heads-1, which all read the KV head kv_head. */
 struct attention_job {
     float *out;
     size_t out_stride;
@@ -37,10 +35,12 @@ struct attention_job {
     int32_t max_blocks, window;
     float scale;
 };
+/* What one member does in one go: a run of rows of one sequence, for a run of heads that read the
+ * same KV head; n_rows * n_heads <= ATTENTION_QUERIES. */
 struct attention_unit {
     int32_t row, n_rows, head, n_heads, kv_head;
 };
-enum { ATTENTION_ROWS = 8, ATTENTION_TILE = 64 }; /* query rows, positions */
+enum { ATTENTION_QUERIES = 48, ATTENTION_TILE = 64 /* positions */ };
 
 /* One instruction set's loops. All pointers are host pointers. */
 struct cpu_level {
@@ -63,7 +63,7 @@ struct cpu_level {
     void (*rotate)(float *out, const float *x, const float *cos_sin, int32_t e);
     /* n floats to kv type. */
     void (*narrow)(enum dtype type, void *out, const float *x, int32_t n);
-    /* scratch: attention_scratch(e, unit->n_heads) bytes. */
+    /* scratch: attention_scratch(e) bytes. */
     void (*attention)(const struct attention_job *job, const struct attention_unit *unit,
                       void *scratch);
 };
@@ -75,9 +75,11 @@ enum { MATMUL_SCRATCH = (MATMUL_X_FLOATS + MATMUL_W_FLOATS) * 4 };
 
 static inline int32_t round_up(int32_t n, int32_t to) { return (n + to - 1) / to * to; }
 
-static inline size_t attention_scratch(int32_t e, int32_t n_heads) {
-    size_t lane_e = (size_t)round_up(e, LANES), states = (size_t)ATTENTION_ROWS * (size_t)n_heads;
-    return 4 * (lane_e * (2 * ATTENTION_TILE + 2 * states) + ATTENTION_TILE + 2 * states);
+/* See struct attention_room. */
+static inline size_t attention_scratch(int32_t e) {
+    size_t lane_e = (size_t)round_up(e, LANES), chunk_e = (size_t)round_up(e, K_CHUNK);
+    return sizeof(float) * (2 * ATTENTION_TILE * lane_e +
+                            ATTENTION_QUERIES * (chunk_e + lane_e + K_CHUNK + 2));
 }
 
 /* --- context ----------------------------------------------------------------------------------- */

@@ -25,12 +25,13 @@ static void linear_panels(const struct linear_call *call, const struct linear_jo
         c->level->matmul(&w, from, to, call->x, call->T, bias, y, scratch);
 }
 
-/* A member's part is a run in the list of all panels of all jobs. */
+/* A member's part is a run in the list of all panels of all jobs; the matrix product takes them by
+ * two. */
 static void linear_slice(void *arg, int member, int n_members) {
     const struct linear_call *call = arg;
     int64_t total = 0, from, to, first = 0;
     for (int i = 0; i < call->n_jobs; i++) total += panels_of(&call->jobs[i]);
-    team_slice(total, 1, member, n_members, &from, &to);
+    team_slice(total, call->T == 1 ? 1 : 2, member, n_members, &from, &to);
     for (int i = 0; i < call->n_jobs; i++) {
         int64_t n = panels_of(&call->jobs[i]);
         int64_t a = from > first ? from - first : 0, b = to - first < n ? to - first : n;

@@ -109,12 +109,16 @@ static void dequant(const struct panels *w, int32_t panel, int32_t k_from, int32
 
 /* --- many rows --------------------------------------------------------------------------------- */
 
-/* Two panels' weights of one chunk, [k][16] each, in the first-level cache. */
+/* Two times 16 columns of a matrix, [n_k][16] each, rows w_stride floats apart: two panels' weights
+ * of one chunk, in the first-level cache. */
 struct tile {
     const float *w[2];
+    size_t w_stride;
     int32_t n_k, n_outputs;
     bool first;
     const float *bias; /* of the tile's outputs; NULL but in the last chunk */
+    const uint8_t *next[2]; /* what will be needed next, to be fetched meanwhile */
+    int32_t n_lines;        /* cache lines of each; at most n_k */
 };
 
 INLINE void put_sum(float *y, vf sum, const float *bias, int32_t n, bool first) {
@@ -133,7 +137,12 @@ INLINE void tile_rows(const struct tile *t, int rows, const float *x, float *y, 
     vf sum[MATMUL_ROWS][2];
     UNROLL for (int r = 0; r < rows; r++) sum[r][0] = sum[r][1] = v_zero();
     for (int32_t k = 0; k < t->n_k; k++) {
-        vf a = v_load(t->w[0] + k * LANES), b = v_load(t->w[1] + k * LANES);
+        size_t at = (size_t)k * t->w_stride;
+        vf a = v_load(t->w[0] + at), b = v_load(t->w[1] + at);
+        if (k < t->n_lines) {
+            __builtin_prefetch(t->next[0] + 64 * k, 0, 2);
+            __builtin_prefetch(t->next[1] + 64 * k, 0, 2);
+        }
         UNROLL for (int r = 0; r < rows; r++) {
             vf xk = v_set1(x[r * K_CHUNK + k]);
             sum[r][0] = v_fma(a, xk, sum[r][0]);
@@ -180,6 +189,14 @@ static tile_fn *const tile_of_rows[MATMUL_ROWS + 1] = {
 #endif
 };
 
+/* y[n_rows] = (first) or += x of the tile's columns. */
+static void product(struct tile *t, const float *x, int32_t n_rows, float *y, size_t y_stride) {
+    for (int32_t r = 0; r < n_rows; r += MATMUL_ROWS, t->n_lines = 0) {
+        int32_t rows = n_rows - r < MATMUL_ROWS ? n_rows - r : MATMUL_ROWS;
+        tile_of_rows[rows](t, x + r * K_CHUNK, y + (size_t)r * y_stride, y_stride);
+    }
+}
+
 /* The rows and the stretch of k whose x is kept in the second-level cache, [chunk][row][K_CHUNK]:
  * few rows take all of k, so that each panel is read in one go; many take one chunk. */
 struct x_part {
@@ -194,35 +211,37 @@ static void copy_x(float *to, const float *x, int32_t cols, const struct x_part 
                    (size_t)(chunk_end(k, part->k_to) - k) * sizeof *to);
 }
 
-static void chunk_of_weights(const struct panels *w, int32_t panel, int32_t k, int32_t end,
-                             float *room, const float **out) {
-    if (w->type == DTYPE_F32) {
-        *out = (const float *)(const void *)(w->data + (size_t)panel * w->panel_bytes) +
-               (size_t)k * LANES;
-        return;
-    }
-    dequant(w, panel, k, end, room);
-    *out = room;
+/* Where the panel has chunk k: blocks do not straddle chunks. */
+static const uint8_t *chunk_at(const struct panels *w, int32_t panel, int32_t k) {
+    size_t chunk_bytes = LANES * dtype_row_bytes(w->type, K_CHUNK);
+    return w->data + (size_t)panel * w->panel_bytes + (size_t)(k / K_CHUNK) * chunk_bytes;
 }
 
-/* Panels p and, below `to`, p + 1. y: of the part's first row. */
-static void two_panels(const struct panels *w, int32_t p, int32_t to, const struct x_part *part,
-                       const float *bias, float *y, float *room) {
-    int32_t second = p + 1 < to ? p + 1 : p, n_outputs = w->rows - p * LANES;
+static const float *chunk_of_weights(const struct panels *w, int32_t panel, int32_t k, int32_t end,
+                                     float *room) {
+    if (w->type == DTYPE_F32) return (const float *)(const void *)chunk_at(w, panel, k);
+    dequant(w, panel, k, end, room);
+    return room;
+}
+
+/* Panels p and q (which is p for a last one alone), all rows and chunks of the part. next: the
+ * panel after them. y: of the part's first row. */
+static void two_panels(const struct panels *w, int32_t p, int32_t q, int32_t next,
+                       const struct x_part *part, const float *bias, float *y, float *room) {
     const float *x = part->x;
-    struct tile t = {.n_outputs = second == p && n_outputs > LANES ? LANES : n_outputs};
+    int32_t n_outputs = w->rows - p * LANES;
+    struct tile t = {.w_stride = LANES, .n_outputs = q == p && n_outputs > LANES ? LANES : n_outputs};
     for (int32_t k = part->k_from; k < part->k_to; k += K_CHUNK) {
-        int32_t end = chunk_end(k, part->k_to);
-        chunk_of_weights(w, p, k, end, room, &t.w[0]);
-        chunk_of_weights(w, second, k, end, room + K_CHUNK * LANES, &t.w[1]);
+        int32_t end = chunk_end(k, part->k_to), after = end < part->k_to ? end : part->k_from;
+        t.w[0] = chunk_of_weights(w, p, k, end, room);
+        t.w[1] = chunk_of_weights(w, q, k, end, room + K_CHUNK * LANES);
+        t.next[0] = chunk_at(w, end < part->k_to ? p : next, after);
+        t.next[1] = chunk_at(w, end < part->k_to ? q : next + (q - p), after);
         t.n_k = end - k;
+        t.n_lines = (int32_t)((size_t)t.n_k * w->panel_bytes / (size_t)w->cols / 64);
         t.first = k == 0;
         t.bias = bias && end == w->cols ? bias + p * LANES : NULL;
-        for (int32_t r = 0; r < part->n_rows; r += MATMUL_ROWS) {
-            int32_t rows = part->n_rows - r < MATMUL_ROWS ? part->n_rows - r : MATMUL_ROWS;
-            tile_of_rows[rows](&t, x + r * K_CHUNK, y + (size_t)r * (size_t)w->rows + p * LANES,
-                               (size_t)w->rows);
-        }
+        product(&t, x, part->n_rows, y + p * LANES, (size_t)w->rows);
         x += part->n_rows * K_CHUNK;
     }
 }
@@ -239,7 +258,8 @@ static void matmul(const struct panels *w, int32_t from, int32_t to, const float
             struct x_part part = {copy, n_rows, k, k_to};
             copy_x(copy, x + (size_t)t * (size_t)w->cols, w->cols, &part);
             for (int32_t p = from; p < to; p += 2)
-                two_panels(w, p, to, &part, bias, y + (size_t)t * (size_t)w->rows, room);
+                two_panels(w, p, p + 1 < to ? p + 1 : p, p + 2 < to ? p + 2 : from, &part, bias,
+                           y + (size_t)t * (size_t)w->rows, room);
         }
     }
 }

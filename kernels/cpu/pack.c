@@ -25,16 +25,28 @@ static uint8_t *put_half(uint8_t *to, const uint8_t *block, int at, int lane) {
     return to + 2 * LANES;
 }
 
-static uint8_t *put_plane(uint8_t *to, const uint8_t *codes, int n, struct plane plane, int lane) {
-    int per_word = 32 / plane.bits;
-    uint32_t mask = (1u << plane.bits) - 1;
+/* bits is a constant for the compiler. */
+static inline __attribute__((always_inline)) void put_words(uint8_t *to, const uint8_t *codes,
+                                                            int n, int bits, int shift) {
+    int per_word = 32 / bits;
+    uint32_t mask = (1u << bits) - 1;
     for (int at = 0; at < n; at += per_word, to += 4 * LANES) {
         uint32_t word = 0;
-        for (int i = per_word - 1; i >= 0; i--)
-            word = word << plane.bits | ((uint32_t)codes[at + i] >> plane.shift & mask);
-        memcpy(to + 4 * lane, &word, 4);
+#pragma GCC unroll 32
+        for (int i = 0; i < per_word; i++)
+            word |= ((uint32_t)codes[at + i] >> shift & mask) << (bits * i);
+        memcpy(to, &word, 4);
     }
-    return to;
+}
+
+static uint8_t *put_plane(uint8_t *to, const uint8_t *codes, int n, struct plane plane, int lane) {
+    switch (plane.bits) {
+    case 8: put_words(to + 4 * lane, codes, n, 8, plane.shift); break;
+    case 4: put_words(to + 4 * lane, codes, n, 4, plane.shift); break;
+    case 2: put_words(to + 4 * lane, codes, n, 2, plane.shift); break;
+    default: put_words(to + 4 * lane, codes, n, 1, plane.shift); break;
+    }
+    return to + n * plane.bits / 8 * LANES;
 }
 
 static void put_block(enum dtype type, uint8_t *to, const uint8_t *block, int lane) {
@@ -51,26 +63,29 @@ static void put_block(enum dtype type, uint8_t *to, const uint8_t *block, int la
         to = put_plane(to, codes, n, l->planes[i], lane);
 }
 
-static void put_plain(enum dtype type, uint8_t *panel, const uint8_t *row, int32_t cols, int lane) {
+/* Elements k … end-1 of a row. */
+static void put_plain(enum dtype type, uint8_t *panel, const uint8_t *row, int32_t k, int32_t end,
+                      int lane) {
     if (type == DTYPE_F32)
-        for (int32_t k = 0; k < cols; k++) memcpy(panel + 4 * (LANES * k + lane), row + 4 * k, 4);
+        for (; k < end; k++) memcpy(panel + 4 * (LANES * (int64_t)k + lane), row + 4 * (int64_t)k, 4);
     else if (type == DTYPE_F16)
-        for (int32_t k = 0; k < cols; k++) memcpy(panel + 2 * (LANES * k + lane), row + 2 * k, 2);
+        for (; k < end; k++) memcpy(panel + 2 * (LANES * (int64_t)k + lane), row + 2 * (int64_t)k, 2);
     else
-        for (int32_t k = 0; k < cols; k++)
-            memcpy(panel + 4 * (LANES * (k / 2) + lane) + 2 * (k % 2), row + 2 * k, 2);
+        for (; k < end; k++)
+            memcpy(panel + 4 * (LANES * (int64_t)(k / 2) + lane) + 2 * (k % 2), row + 2 * (int64_t)k,
+                   2);
 }
 
-static void put_row(const struct panels *w, uint8_t *panel, const uint8_t *row, int lane) {
+static void put_part(const struct panels *w, uint8_t *panel, const uint8_t *row, int32_t k,
+                     int32_t end, int lane) {
     if (!dtype_is_quantised(w->type)) {
-        put_plain(w->type, panel, row, w->cols, lane);
+        put_plain(w->type, panel, row, k, end, lane);
         return;
     }
     const struct dtype_info *info = dtype_info(w->type);
-    for (int32_t k = 0; k < w->cols; k += info->block) {
-        put_block(w->type, panel, row, lane);
-        panel += LANES * info->block_bytes;
-        row += info->block_bytes;
+    for (; k < end; k += info->block) {
+        size_t at = dtype_row_bytes(w->type, k);
+        put_block(w->type, panel + LANES * at, row + at, lane);
     }
 }
 
@@ -103,17 +118,22 @@ struct put_job {
     int32_t row, n;
 };
 
-/* Rows of one panel go to one member, so that no two write to one cache line. */
+/* Rows of one panel go to one member, so that no two write to one cache line, and a chunk of them
+ * together, so that it is written while it is in the first-level cache. */
 static void put_slice(void *arg, int member, int n_members) {
     const struct put_job *job = arg;
+    const struct panels *w = &job->w;
     int64_t from, to, first = job->row / LANES, last = (job->row + job->n - 1) / LANES;
     team_slice(last - first + 1, 1, member, n_members, &from, &to);
     for (int64_t p = first + from; p < first + to; p++) {
-        uint8_t *panel = (uint8_t *)(uintptr_t)job->w.data + (size_t)p * job->w.panel_bytes;
-        for (int lane = 0; lane < LANES; lane++) {
-            int64_t i = p * LANES + lane - job->row;
-            if (i >= 0 && i < job->n)
-                put_row(&job->w, panel, job->from + (size_t)i * job->stride, lane);
+        uint8_t *panel = (uint8_t *)(uintptr_t)w->data + (size_t)p * w->panel_bytes;
+        for (int32_t k = 0; k < w->cols; k += K_CHUNK) {
+            int32_t end = w->cols - k < K_CHUNK ? w->cols : k + K_CHUNK;
+            for (int lane = 0; lane < LANES; lane++) {
+                int64_t i = p * LANES + lane - job->row;
+                if (i >= 0 && i < job->n)
+                    put_part(w, panel, job->from + (size_t)i * job->stride, k, end, lane);
+            }
         }
     }
 }

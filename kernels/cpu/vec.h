@@ -7,6 +7,7 @@
  *     MATVEC_STREAMS  panels that the vector product reads side by side
  *     v_load v_store v_load_n v_store_n (the first n lanes; the others read as 0)
  *     v_zero v_set1 v_add v_sub v_mul v_div v_max v_min v_fma (a * b + c) v_sum (a fixed tree)
+ *     v_highest v_transpose (16 x 16)
  *     v_f16 v_store_f16 v_bf16 (16 halves in memory)
  *     i_load i_set1 i_add i_and i_or i_srl i_sll i_sra
  *     v_from_i i_round (to nearest even) v_cast (bits)

@@ -80,3 +80,43 @@ INLINE float v_sum(vf x) {
     c = _mm_add_ps(c, _mm_movehl_ps(c, c));
     return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
 }
+
+INLINE float v_highest(vf x) {
+    __m256 b = _mm256_max_ps(x.a, x.b);
+    __m128 c = _mm_max_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
+    c = _mm_max_ps(c, _mm_movehl_ps(c, c));
+    return _mm_cvtss_f32(_mm_max_ss(c, _mm_movehdup_ps(c)));
+}
+
+INLINE void transpose8(__m256 r[8]) {
+    __m256 t[8];
+    UNROLL for (int i = 0; i < 8; i += 2) {
+        t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+        t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+    }
+    UNROLL for (int i = 0; i < 8; i += 4)
+        UNROLL for (int j = 0; j < 2; j++) {
+            __m256d a = _mm256_castps_pd(t[i + j]), b = _mm256_castps_pd(t[i + j + 2]);
+            r[i + 2 * j] = _mm256_castpd_ps(_mm256_unpacklo_pd(a, b));
+            r[i + 2 * j + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(a, b));
+        }
+    /* Now half h of r[i + j] is column 4h + j of rows i … i+3. */
+    UNROLL for (int j = 0; j < 4; j++) {
+        t[j] = _mm256_permute2f128_ps(r[j], r[4 + j], 0x20);
+        t[4 + j] = _mm256_permute2f128_ps(r[j], r[4 + j], 0x31);
+    }
+    UNROLL for (int i = 0; i < 8; i++) r[i] = t[i];
+}
+
+INLINE void v_transpose(vf r[16]) {
+    __m256 q[4][8]; /* quarters: upper left, upper right, lower left, lower right */
+    UNROLL for (int i = 0; i < 8; i++) {
+        q[0][i] = r[i].a, q[1][i] = r[i].b;
+        q[2][i] = r[i + 8].a, q[3][i] = r[i + 8].b;
+    }
+    for (int i = 0; i < 4; i++) transpose8(q[i]);
+    UNROLL for (int i = 0; i < 8; i++) {
+        r[i] = (vf){q[0][i], q[2][i]};
+        r[i + 8] = (vf){q[1][i], q[3][i]};
+    }
+}

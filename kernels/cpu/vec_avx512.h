@@ -54,6 +54,34 @@ INLINE float v_sum(vf a) {
     return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
 }
 
+INLINE float v_highest(vf a) { return _mm512_reduce_max_ps(a); }
+
+INLINE void v_transpose(vf r[16]) {
+    vf t[16];
+    UNROLL for (int i = 0; i < 16; i += 2) {
+        t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
+        t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
+    }
+    UNROLL for (int i = 0; i < 16; i += 4)
+        UNROLL for (int j = 0; j < 2; j++) {
+            __m512d a = _mm512_castps_pd(t[i + j]), b = _mm512_castps_pd(t[i + j + 2]);
+            r[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
+            r[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
+        }
+    /* Now quarter q of r[i + j] is column 4q + j of rows i … i+3. */
+    UNROLL for (int j = 0; j < 4; j++) {
+        vf even_low = _mm512_shuffle_f32x4(r[j], r[4 + j], 0x88);
+        vf odd_low = _mm512_shuffle_f32x4(r[j], r[4 + j], 0xDD);
+        vf even_high = _mm512_shuffle_f32x4(r[8 + j], r[12 + j], 0x88);
+        vf odd_high = _mm512_shuffle_f32x4(r[8 + j], r[12 + j], 0xDD);
+        t[j] = _mm512_shuffle_f32x4(even_low, even_high, 0x88);
+        t[4 + j] = _mm512_shuffle_f32x4(odd_low, odd_high, 0x88);
+        t[8 + j] = _mm512_shuffle_f32x4(even_low, even_high, 0xDD);
+        t[12 + j] = _mm512_shuffle_f32x4(odd_low, odd_high, 0xDD);
+    }
+    UNROLL for (int i = 0; i < 16; i++) r[i] = t[i];
+}
+
 /* Codes become floats by looking them up: the permutation reads only the low bits of an index. */
 #define VEC_LOOKS_UP
 INLINE vf v_code4(vi a) {

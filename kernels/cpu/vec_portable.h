@@ -82,3 +82,16 @@ INLINE float v_sum(vf x) {
         for (int i = 0; i < n; i++) x[i] += x[i + n];
     return x[0];
 }
+INLINE float v_highest(vf x) {
+    for (int n = 8; n > 0; n /= 2)
+        for (int i = 0; i < n; i++)
+            if (x[i + n] > x[i]) x[i] = x[i + n];
+    return x[0];
+}
+
+INLINE void v_transpose(vf r[16]) {
+    vf t[16];
+    for (int i = 0; i < 16; i++)
+        for (int j = 0; j < 16; j++) t[j][i] = r[i][j];
+    memcpy(r, t, sizeof t);
+}

@@ -44,15 +44,16 @@ static int fake_start(struct runner *r, void (*driver)(void *arg), void *arg, st
     return 0;
 }
 
-static size_t fake_kv_block_bytes(const struct runner *r, int32_t block_size,
-                                  enum dtype kv_type) {
+static size_t fake_kv_block_bytes(const struct runner *r, int32_t block_size, enum dtype kv_type) {
     (void)r;
     (void)block_size;
     (void)kv_type;
     return FAKE_BLOCK_BYTES;
 }
 
-static size_t fake_memory_left(struct runner *r) { return ((struct fake_runner *)r)->memory_left; }
+static size_t fake_memory_left(struct runner *r) {
+    return ((struct fake_runner *)r)->memory_left;
+}
 
 static int fake_load(struct runner *r, const struct shard_options *options, struct error *e) {
     struct fake_runner *self = (struct fake_runner *)r;
@@ -60,8 +61,8 @@ static int fake_load(struct runner *r, const struct shard_options *options, stru
     atomic_fetch_add(&self->loads, 1);
     if (self->load_fails) return error_set(e, ERR_BAD_FILE, "the weights are not there");
     self->options = *options;
-    self->cache = calloc((size_t)options->kv_blocks * (size_t)options->block_size,
-                         sizeof *self->cache);
+    self->cache =
+        calloc((size_t)options->kv_blocks * (size_t)options->block_size, sizeof *self->cache);
     return 0;
 }
 

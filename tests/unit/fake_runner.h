@@ -13,10 +13,10 @@
 enum {
     FAKE_VOCAB = 352,
     FAKE_CTX = 256,
-    FAKE_EOS = 3,     /* of the config */
-    FAKE_ENDS = 6,    /* a prompt that begins with it has FAKE_EOS as its token number 12 */
-    FAKE_BREAKS = 7,  /* a step that holds it fails */
-    FAKE_NAN = 8,     /* a row of it has a NaN among its logits */
+    FAKE_EOS = 3,    /* of the config */
+    FAKE_ENDS = 6,   /* a prompt that begins with it has FAKE_EOS as its token number 12 */
+    FAKE_BREAKS = 7, /* a step that holds it fails */
+    FAKE_NAN = 8,    /* a row of it has a NaN among its logits */
     FAKE_BLOCK_BYTES = 1000
 };
 

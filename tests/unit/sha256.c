@@ -59,7 +59,8 @@ void sha256_hex(const void *data, size_t size, char hex[65]) {
     for (size_t i = 0; i < done; i += 64) block(k, h, bytes + i);
     memcpy(last, bytes + done, rest);
     last[rest] = 0x80;
-    for (int i = 0; i < 8; i++) last[padded - 1 - (size_t)i] = (uint8_t)((uint64_t)size * 8 >> (8 * i));
+    for (int i = 0; i < 8; i++)
+        last[padded - 1 - (size_t)i] = (uint8_t)((uint64_t)size * 8 >> (8 * i));
     for (size_t i = 0; i < padded; i += 64) block(k, h, last + i);
     for (int i = 0; i < 8; i++) snprintf(hex + 8 * i, 9, "%08x", h[i]);
 }

@@ -92,8 +92,7 @@ static struct job *ask(struct subject *s, const struct golden *g) {
 
 static void assert_near(double got, const json_t *expected, const char *what, size_t i) {
     double want = json_number_value(expected);
-    if (fabs(got - want) > 2e-3)
-        fail_msg("%s %zu is %f, expected %f", what, i, got, want);
+    if (fabs(got - want) > 2e-3) fail_msg("%s %zu is %f, expected %f", what, i, got, want);
 }
 
 static void assert_golden(struct job *job, const struct golden *g) {

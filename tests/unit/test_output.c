@@ -54,7 +54,8 @@ static void run(char *const *stops, int n_stops, const char *const *tokens, size
     output_free(o);
 }
 
-#define TOKENS(...) (const char *const[]){__VA_ARGS__}, sizeof((const char *[]){__VA_ARGS__}) / sizeof(char *)
+#define TOKENS(...)                                                                                \
+    (const char *const[]){__VA_ARGS__}, sizeof((const char *[]){__VA_ARGS__}) / sizeof(char *)
 
 static void assert_output(const char *stop, const char *const *tokens, size_t n, const char *text,
                           bool stopped) {
@@ -106,7 +107,10 @@ static void a_stop_string_at_the_very_start_leaves_nothing(void **state) {
 static void a_cut_never_falls_inside_a_character(void **state) {
     (void)state;
     /* e-acute and e-grave share their first byte. */
-    assert_output("\xC3\xA8", TOKENS("a\xC3\xA9", "b\xC3\xA8!"), "a\xC3\xA9" "b", true);
+    assert_output("\xC3\xA8", TOKENS("a\xC3\xA9", "b\xC3\xA8!"),
+                  "a\xC3\xA9"
+                  "b",
+                  true);
 }
 
 static void of_two_complete_at_one_byte_the_longest_wins(void **state) {
@@ -180,7 +184,7 @@ static void an_echo_goes_out_first_and_is_no_place_for_stop_strings(void **state
     output_free(o);
 }
 
-/* --- against a naive search ---------------------------------------------------------------------------- */
+/* --- against a naive search ------------------------------------------------------------------ */
 
 static uint32_t random_state;
 static uint32_t random_below(uint32_t n) {
@@ -193,8 +197,8 @@ static void random_word(char *out, size_t size, const char *alphabet) {
     out[size] = '\0';
 }
 
-/* For every end, whether some string ends there; of those the longest. Returns the length of the text
- * before it. */
+/* For every end, whether some string ends there; of those the longest. Returns the length of the
+ * text before it. */
 static size_t naive_cut(const char *text, size_t size, char *const *stops, int n, int *which) {
     *which = -1;
     for (size_t end = 1; end <= size; end++) {
@@ -249,10 +253,8 @@ static void streams_agree_with_a_naive_search(void **state) {
         size_t cut = naive_cut(text, size, stops, n, &which);
         assert_int_equal(seen.size, cut);
         assert_memory_equal(seen.text, text, cut);
-        if (which < 0)
-            assert_int_equal(output_stop(o), -1);
-        else
-            assert_string_equal(stops[output_stop(o)], stops[which]);
+        if (which < 0) assert_int_equal(output_stop(o), -1);
+        else assert_string_equal(stops[output_stop(o)], stops[which]);
         output_free(o);
     }
 }

@@ -42,14 +42,16 @@ static double noise(void) {
 }
 
 static void fill_noise(float *logits, int32_t n, double scale) {
-    for (int32_t i = 0; i < n; i++) logits[i] = (float)((noise() + noise() + noise() - 1.5) * scale);
+    for (int32_t i = 0; i < n; i++)
+        logits[i] = (float)((noise() + noise() + noise() - 1.5) * scale);
 }
 
-/* --- random numbers -------------------------------------------------------------------------------- */
+/* --- random numbers -------------------------------------------------------------------------- */
 
 static void uniform_is_philox_and_depends_on_its_key_alone(void **state) {
     (void)state;
-    /* Philox 4x32-10 of counter 0 and key 0 begins with 6627e8d5 e169c58d (published test vector). */
+    /* Philox 4x32-10 of counter 0 and key 0 begins with 6627e8d5 e169c58d (published test vector).
+     */
     uint64_t bits = 0xe169c58d6627e8d5ull >> 11;
     assert_true(sampler_uniform(0, 0, 0) == (double)bits * 0x1p-53);
     assert_true(sampler_uniform(7, 3, 0) == sampler_uniform(7, 3, 0));
@@ -147,7 +149,7 @@ static void top_p_looks_at_what_top_k_left(void **state) {
     assert_true(second);
 }
 
-/* --- cuts against a full sort ------------------------------------------------------------------------- */
+/* --- cuts against a full sort ---------------------------------------------------------------- */
 
 struct sorted {
     float logit;
@@ -277,7 +279,7 @@ static void greedy_takes_the_lowest_id_of_equals_and_filters_have_no_effect(void
     assert_int_equal(pick(&p, logits, 5, NULL, 0, 0, NULL), 1);
 }
 
-/* --- penalties and bias --------------------------------------------------------------------------------- */
+/* --- penalties and bias ---------------------------------------------------------------------- */
 
 /* Whether token 0's penalised logit is over level: token 1 has that level. */
 static bool is_over(const struct sampling *p, float logit, float level, const token_id *history,
@@ -325,8 +327,8 @@ static void penalties_look_at_the_last_n_tokens_as_the_history_grows(void **stat
     assert_penalised(&p, 9, 9, (token_id[]){0, 0}, 2);
 
     /* One sampler over a whole generation with a window of 2. Logits 1.0 and 0.5, minus 1 for each
-     * occurrence in the window: 0, then 1 (0 has 0.0), then 0 (0.0 against -0.5), then, with 1 and 0 in
-     * the window, 0 again (0.0 against -0.5), then 1 (window 0 0: -1.0 against 0.5). */
+     * occurrence in the window: 0, then 1 (0 has 0.0), then 0 (0.0 against -0.5), then, with 1 and
+     * 0 in the window, 0 again (0.0 against -0.5), then 1 (window 0 0: -1.0 against 0.5). */
     struct sampler *s;
     struct token_report report;
     p.penalty_last_n = 2;
@@ -357,7 +359,7 @@ static void bias_comes_after_penalties_and_can_ban_and_force(void **state) {
     assert_int_equal(pick(&p, logits, 5, (token_id[]){4}, 1, 0, NULL), 3);
 }
 
-/* --- log-probabilities ---------------------------------------------------------------------------------- */
+/* --- log-probabilities ----------------------------------------------------------------------- */
 
 static void logprobs_are_the_models_own_and_best_first(void **state) {
     (void)state;
@@ -421,7 +423,7 @@ static void a_logit_that_is_not_a_number_is_an_error_that_names_it(void **state)
     sampler_free(s);
 }
 
-/* --- parameters ------------------------------------------------------------------------------------------- */
+/* --- parameters ------------------------------------------------------------------------------ */
 
 static void assert_refused(const struct sampling *p, const char *field) {
     struct error e = {0};

@@ -202,7 +202,8 @@ static void reports_about_others_do_not_hold_here(void **state) {
     print_message("%zu reports\n", n_reports);
 }
 
-/* The reports name llama2, whose vocabulary phi3-mini's begins with; what it adds is not in them. */
+/* The reports name llama2, whose vocabulary phi3-mini's begins with; what it adds is not in them.
+ */
 static void llama2_reports_hold_for_its_vocabulary(void **state) {
     (void)state;
     static const struct {
@@ -273,7 +274,8 @@ static void a_continuation_keeps_its_leading_space(void **state) {
     assert_memory_equal(piece, " leading", 8);
     token_stream_free(s);
     /* At the start of a text one space goes, and only one. */
-    token_id ids[] = {tokenizer_find(t, "▁"), tokenizer_find(t, "▁leading"), tokenizer_find(t, "▁x")};
+    token_id ids[] = {tokenizer_find(t, "▁"), tokenizer_find(t, "▁leading"),
+                      tokenizer_find(t, "▁x")};
     char *text;
     assert_int_equal(tokenizer_decode(t, ids, 3, false, &text, &size, &e), 0);
     assert_string_equal(text, " leading x");

@@ -26,7 +26,8 @@ size_t each_case(const char *path, const struct tokenizer *t, case_fn *check) {
     while ((size = getline(&line, &capacity, file)) > 0) {
         json_error_t why;
         json_t *json = json_loadb(line, (size_t)size, JSON_ALLOW_NUL, &why);
-        if (!json && json_error_code(&why) == json_error_numeric_overflow) continue; /* not for us */
+        if (!json && json_error_code(&why) == json_error_numeric_overflow)
+            continue; /* not for us */
         if (!json) fail_msg("%s: %s", path, why.text);
         check(t, json);
         json_decref(json);
@@ -63,7 +64,8 @@ void check_encode(const struct tokenizer *t, const json_t *line, const char *tex
     struct error e = {0};
     if (tokenizer_encode(t, text, size, special, &ids, &e) != 0)
         fail_msg("%s: %s", line_text(line), e.message);
-    if (ids.n != want.n || memcmp(ids.ids ? ids.ids : want.ids, want.ids, ids.n * sizeof *ids.ids) != 0) {
+    if (ids.n != want.n ||
+        memcmp(ids.ids ? ids.ids : want.ids, want.ids, ids.n * sizeof *ids.ids) != 0) {
         print_ids("got ", &ids);
         print_ids("want", &want);
         fail_msg("ids%s differ: %s", special ? " with special tokens" : "", line_text(line));

@@ -1,0 +1,260 @@
+/* The engine's driver: rank 0's thread takes requests from the inbox and works on them step by
+ * step. */
+#include "serve/engine_private.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- books ----------------------------------------------------------------------------------- */
+
+static void rate_add(struct rate *r, double seconds, double tokens) {
+    if (r->seconds[r->now] >= 1) {
+        r->now = (r->now + 1) % RATE_WINDOW;
+        r->seconds[r->now] = r->tokens[r->now] = 0;
+    }
+    r->seconds[r->now] += seconds;
+    r->tokens[r->now] += tokens;
+}
+
+/* For engine_stats: how full it is now. */
+static void show_load(struct engine *engine) {
+    struct sched_stats now;
+    scheduler_stats(engine->scheduler, &now);
+    pthread_mutex_lock(&engine->lock);
+    engine->counters.slots_busy = now.live;
+    engine->counters.queue = now.waiting;
+    engine->counters.kv_used = now.blocks_used;
+    pthread_mutex_unlock(&engine->lock);
+}
+
+static void count_step(struct engine *engine, bool is_prompt, int32_t rows, size_t completed,
+                       double seconds) {
+    pthread_mutex_lock(&engine->lock);
+    struct engine_stats *c = &engine->counters;
+    c->completion_tokens += completed;
+    if (is_prompt) {
+        c->prompt_tokens += (uint64_t)rows;
+        c->prefill_seconds += seconds;
+        rate_add(&engine->prefill, seconds, rows);
+    } else {
+        c->decode_seconds += seconds;
+        rate_add(&engine->decode, seconds, rows);
+    }
+    pthread_mutex_unlock(&engine->lock);
+}
+
+/* Takes the sequence off all books and sends END. */
+static void finish(struct engine *engine, struct sequence *s, enum finish_reason reason,
+                   const struct error *error) {
+    if (s->scheduled) {
+        struct sequence **link = &engine->sequences;
+        while (*link != s) link = &(*link)->next;
+        *link = s->next;
+        scheduler_remove(engine->scheduler, &s->entry);
+        show_load(engine);
+    }
+    pthread_mutex_lock(&engine->lock);
+    engine->n_requests--;
+    if (error) engine->counters.requests_failed++;
+    if (!error && !s->over && reason == FINISH_CANCELLED) engine->counters.requests_cancelled++;
+    pthread_mutex_unlock(&engine->lock);
+    sequence_end(s, reason, error);
+}
+
+static void accept_sequence(struct engine *engine, struct sequence *s) {
+    struct error error = {0};
+    if (!sequence_needs_steps(s)) {
+        int err = sequence_start(s, &error);
+        finish(engine, s, FINISH_LENGTH, err ? &error : NULL);
+        return;
+    }
+    if (scheduler_add(engine->scheduler, &s->entry, &error) != 0) {
+        finish(engine, s, FINISH_ERROR, &error);
+        return;
+    }
+    s->scheduled = true;
+    s->next = engine->sequences;
+    engine->sequences = s;
+}
+
+static struct sequence *take_inbox(struct engine *engine) {
+    pthread_mutex_lock(&engine->lock);
+    struct sequence *s = engine->inbox;
+    engine->inbox = NULL;
+    engine->inbox_end = &engine->inbox;
+    engine->n_inbox = 0;
+    pthread_mutex_unlock(&engine->lock);
+    return s;
+}
+
+static void accept_inbox(struct engine *engine) {
+    for (struct sequence *s = take_inbox(engine), *next; s; s = next) {
+        next = s->next;
+        accept_sequence(engine, s);
+    }
+}
+
+static void fail_inbox(struct engine *engine, const struct error *error) {
+    for (struct sequence *s = take_inbox(engine), *next; s; s = next) {
+        next = s->next;
+        finish(engine, s, FINISH_ERROR, error);
+    }
+}
+
+/* What other threads have asked of the sequences that are there. */
+static void look_at_wishes(struct engine *engine) {
+    pthread_mutex_lock(&engine->lock);
+    bool cancel_all = engine->stopping == STOP_NOW;
+    pthread_mutex_unlock(&engine->lock);
+    for (struct sequence *s = engine->sequences, *next; s; s = next) {
+        next = s->next;
+        s->entry.held = atomic_load(&s->request->held);
+        if (cancel_all || atomic_load(&s->request->cancelled))
+            finish(engine, s, FINISH_CANCELLED, NULL);
+    }
+}
+
+/* --- steps ----------------------------------------------------------------------------------- */
+
+/* Rows first … first + n_rows - 1 of one sequence. */
+static void fill_step(struct engine *engine, const struct sequence *s,
+                      const struct sched_step *work, struct step *step) {
+    struct step_buffers *b = &engine->buffers;
+    int32_t n_prompt = (int32_t)s->request->n_prompt, n_out = 0;
+    for (int32_t i = 0; i < work->n_rows; i++) {
+        int32_t pos = work->first + i;
+        b->ids[i] = s->tokens[pos];
+        b->pos[i] = pos;
+        b->len[i] = pos < n_prompt ? n_prompt : pos + 1;
+        b->seq[i] = 0;
+        if (sequence_wants_row(s, pos)) b->out_rows[n_out++] = i;
+    }
+    assert(n_out <= engine->sizes.shard.max_out);
+    memset(b->blocks, 0, (size_t)engine->sizes.shard.max_blocks * sizeof *b->blocks);
+    memcpy(b->blocks, s->entry.table.blocks, (size_t)s->entry.table.n * sizeof *b->blocks);
+    *step = (struct step){.n_rows = work->n_rows,
+                          .n_seqs = 1,
+                          .n_out = n_out,
+                          .ids = b->ids,
+                          .pos = b->pos,
+                          .len = b->len,
+                          .seq = b->seq,
+                          .blocks = b->blocks,
+                          .out_rows = b->out_rows,
+                          .logits = n_out ? b->logits : NULL};
+}
+
+static int compute(struct engine *engine, struct sequence *s, const struct sched_step *work,
+                   struct error *e) {
+    int err = s->started ? 0 : sequence_start(s, e);
+    if (err) return err;
+    struct step step;
+    fill_step(engine, s, work, &step);
+    err = engine->runner->ops->forward(engine->runner, &step, e);
+    for (int32_t i = 0; i < step.n_out && !err && !s->over; i++)
+        err = sequence_take_row(s, step.pos[step.out_rows[i]],
+                                step.logits + (size_t)i * (size_t)engine->limits.vocab, e);
+    return err;
+}
+
+static void run_step(struct engine *engine, const struct sched_step *work) {
+    struct sequence *s = (struct sequence *)work->entry;
+    struct error error = {0};
+    size_t n_before = s->n_reports;
+    int64_t begin = clock_ns();
+    int err = compute(engine, s, work, &error);
+    count_step(engine, work->first < work->entry->n_prompt, work->n_rows, s->n_reports - n_before,
+               (double)(clock_ns() - begin) / 1e9);
+    if (err || s->over) finish(engine, s, FINISH_ERROR, err ? &error : NULL);
+}
+
+/* Sleeps while there is nothing to do. False when nothing will come any more. */
+static bool wait_for_bell(struct engine *engine) {
+    pthread_mutex_lock(&engine->lock);
+    bool done = engine->stopping != KEEP_RUNNING && !engine->inbox && !engine->sequences;
+    if (done) engine->state = ENGINE_STOPPED;
+    while (!done && !engine->rung) pthread_cond_wait(&engine->bell, &engine->lock);
+    engine->rung = false;
+    pthread_mutex_unlock(&engine->lock);
+    return !done;
+}
+
+static void serve(struct engine *engine) {
+    do {
+        accept_inbox(engine);
+        look_at_wishes(engine);
+        for (struct sched_step work; scheduler_next(engine->scheduler, &work);) {
+            show_load(engine);
+            run_step(engine, &work);
+            accept_inbox(engine);
+            look_at_wishes(engine);
+        }
+    } while (wait_for_bell(engine));
+}
+
+/* --- starting -------------------------------------------------------------------------------- */
+
+static int new_buffers(struct engine *engine, struct error *e) {
+    const struct shard_options *o = &engine->sizes.shard;
+    struct step_buffers *b = &engine->buffers;
+    size_t rows = (size_t)o->max_rows * sizeof(int32_t);
+    bool ok =
+        (b->ids = malloc(rows)) && (b->pos = malloc(rows)) && (b->len = malloc(rows)) &&
+        (b->seq = malloc(rows)) && (b->out_rows = malloc(rows)) &&
+        (b->blocks = malloc((size_t)o->max_blocks * sizeof(int32_t))) &&
+        (b->logits = malloc((size_t)o->max_out * (size_t)engine->limits.vocab * sizeof(float)));
+    return ok ? 0 : error_set(e, ERR_MEMORY, "no memory for the rows of a step");
+}
+
+/* The part that engine_start waits for: what fits. */
+static int settle(struct engine *engine, struct error *e) {
+    struct engine_sizes *sizes = &engine->sizes;
+    const struct runner_ops *ops = engine->runner->ops;
+    size_t block_bytes =
+        ops->kv_block_bytes(engine->runner, sizes->shard.block_size, sizes->shard.kv_type);
+    int err = engine_sizes_fit(sizes, &engine->options, engine->runner, block_bytes,
+                               ops->memory_left(engine->runner), e);
+    if (err) return err;
+    engine->limits.ctx = sizes->ctx;
+    engine->limits.step_rows = sizes->shard.max_rows;
+    engine->limits.max_out = sizes->shard.max_out;
+    err = new_buffers(engine, e);
+    if (!err)
+        err = scheduler_new(&engine->scheduler, sizes->slots, sizes->shard.kv_blocks,
+                            sizes->shard.block_size, e);
+    return err;
+}
+
+static void report_settled(struct engine *engine, const struct error *error) {
+    pthread_mutex_lock(&engine->lock);
+    if (error) {
+        engine->state = ENGINE_FAILED;
+        engine->failure = *error;
+    }
+    engine->is_settled = true;
+    pthread_cond_signal(&engine->settled);
+    pthread_mutex_unlock(&engine->lock);
+}
+
+static void report_loaded(struct engine *engine, const struct error *error) {
+    enum engine_state state = error ? ENGINE_FAILED : ENGINE_READY;
+    pthread_mutex_lock(&engine->lock);
+    engine->state = state;
+    if (error) engine->failure = *error;
+    pthread_mutex_unlock(&engine->lock);
+    if (engine->options.on_state) engine->options.on_state(engine->options.user, state, error);
+}
+
+void engine_drive(void *arg) {
+    struct engine *engine = arg;
+    struct error error = {0};
+    int err = settle(engine, &error);
+    report_settled(engine, err ? &error : NULL);
+    if (err) return;
+    err = engine->runner->ops->load(engine->runner, &engine->sizes.shard, &error);
+    report_loaded(engine, err ? &error : NULL);
+    if (err) fail_inbox(engine, &error);
+    else serve(engine);
+    engine->runner->ops->unload(engine->runner);
+}

@@ -1,0 +1,55 @@
+/* serve/engine_private.h: what an engine is made of; for engine.c (all threads) and driver.c (rank
+ * 0's thread) alone. */
+#ifndef TPD_SERVE_ENGINE_PRIVATE_H
+#define TPD_SERVE_ENGINE_PRIVATE_H
+
+#include "serve/scheduler.h"
+#include "serve/sequence.h"
+#include "serve/sizes.h"
+
+#include <pthread.h>
+
+/* Tokens a second over the last RATE_WINDOW seconds of work of a kind. */
+enum { RATE_WINDOW = 10 };
+
+struct rate {
+    double seconds[RATE_WINDOW], tokens[RATE_WINDOW]; /* a ring; a part is a second or a bit more */
+    int now;
+};
+
+struct engine {
+    struct runner *runner; /* owned */
+    struct engine_options options;
+    struct engine_sizes sizes; /* settled before engine_start returns */
+    struct sequence_limits limits;
+    token_id eos[CONFIG_MAX_EOS + 1];
+
+    /* Shared by all threads, under lock. */
+    pthread_mutex_t lock;
+    pthread_cond_t bell; /* for the driver: something below has changed */
+    bool rung;
+    enum { KEEP_RUNNING, DRAIN, STOP_NOW } stopping;
+    struct sequence *inbox, **inbox_end; /* submitted, not yet seen by the driver */
+    int32_t n_inbox, n_requests;         /* n_requests: submitted and not ended */
+    enum engine_state state;
+    struct error failure; /* of ENGINE_FAILED */
+    struct engine_stats counters;
+    struct rate prefill, decode;
+    pthread_cond_t settled; /* for engine_start */
+    bool is_settled;
+
+    /* The driver's own. */
+    struct scheduler *scheduler;
+    struct sequence *sequences; /* all that the scheduler has */
+    struct step_buffers {
+        int32_t *ids, *pos, *len, *seq, *out_rows; /* [max_rows] */
+        int32_t *blocks;                           /* [max_blocks] */
+        float *logits;                             /* [max_out, vocab] */
+    } buffers;
+};
+
+/* The driver: settles the sizes, loads the model, serves until the engine is stopped. arg: the
+ * engine. */
+void engine_drive(void *arg);
+
+#endif
