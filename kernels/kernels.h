@@ -188,7 +188,8 @@ struct kernels {
                            const int32_t *kv_of_head, int32_t e, dev_addr first, int32_t T,
                            float scale, int32_t window);
     /* Its backward: D = sum(dout out), p = exp(scale q k - lse), dv = p dout, ds = p (dout v - D)
-     * scale, dq = ds k, dk = ds q. dq [T, H, e], dk and dv [T, K, e] are overwritten. */
+     * scale, dq = ds k, dk = ds q. Rows of dout and of out are out_stride apart. dq [T, H, e], dk and
+     * dv [T, K, e] are overwritten. */
     void (*attention_rows_dx)(struct kctx *c, dev_addr dq, dev_addr dk, dev_addr dv, dev_addr dout,
                               dev_addr out, int32_t out_stride, dev_addr lse, dev_addr q, int32_t H,
                               dev_addr k, dev_addr v, int32_t K, const int32_t *kv_of_head,
@@ -210,6 +211,8 @@ struct kernels {
      * order whatever the team, so that bits repeat. */
     void (*embed_grad)(struct kctx *c, dev_addr grad, dev_addr dx, dev_addr ids, int32_t T,
                        int32_t d, int32_t V, int32_t first_row, float scale);
+    /* to = from, within the device. */
+    void (*copy)(struct kctx *c, dev_addr to, dev_addr from, size_t bytes);
     /* y[n] += a * x[n] */
     void (*axpy)(struct kctx *c, dev_addr y, dev_addr x, size_t n, float a);
     /* out[n] = x[n] * (keep ? 1 / (1 - p) : 0), where keep is drawn from a counter-based generator
