@@ -207,6 +207,10 @@ struct kernels {
      * become their gradient: (softmax - onehot) * weight[t] (0 where labels[t] < 0). */
     void (*ce_grad)(struct kctx *c, dev_addr loss, dev_addr logits, dev_addr stats, int32_t n,
                     dev_addr labels, dev_addr weight, int32_t T, int32_t V, int32_t first_row);
+    /* out[T, d] = scale * table[ids[t] - first_row], or zeros where this shard lacks the row: embed on
+     * a plain fp32 table [V, d]. */
+    void (*embed_rows)(struct kctx *c, dev_addr out, dev_addr table, dev_addr ids, int32_t T,
+                       int32_t d, int32_t V, int32_t first_row, float scale);
     /* grad[V, d] += scale * dx[t] at row ids[t] - first_row, where this shard has it. In a fixed
      * order whatever the team, so that bits repeat. */
     void (*embed_grad)(struct kctx *c, dev_addr grad, dev_addr dx, dev_addr ids, int32_t T,

@@ -29,11 +29,6 @@ static void put_run(struct shard *s, const struct store *store, const struct sto
     }
 }
 
-/* llama.cpp's converter writes row (head, i, half) where Hugging Face has (head, half, i). */
-static bool is_permuted(const struct shard *s, enum matrix m) {
-    return s->config->gguf_permuted && (m == MAT_Q || m == MAT_K);
-}
-
 static int put_matrix(struct shard *s, const struct store *store, const struct store_tensor *t,
                       struct matrix_rule rule, bool permuted, struct weight *out, struct error *e) {
     enum dtype type = (enum dtype)t->type;
@@ -66,27 +61,14 @@ static int put_matrix(struct shard *s, const struct store *store, const struct s
 /* Elements from … to-1 of a vector, as fp32. */
 static int put_vector(struct shard *s, const struct store_tensor *t, int32_t from, int32_t to,
                       bool permuted, dev_addr *out, struct error *e) {
-    int32_t n = to - from, half = s->config->head_dim / 2;
-    if (n == 0) return 0;
-    float *values = malloc((size_t)t->dims[0] * sizeof *values);
+    size_t bytes = (size_t)(to - from) * sizeof(float);
+    if (bytes == 0) return 0;
+    float *values = malloc(bytes);
     if (!values) return error_set(e, ERR_MEMORY, "no memory for tensor %s", t->name);
-    dtype_row_to_f32((enum dtype)t->type, t->data, values, t->dims[0]);
-    if (permuted) {
-        float *file = malloc((size_t)t->dims[0] * sizeof *file);
-        if (!file) {
-            free(values);
-            return error_set(e, ERR_MEMORY, "no memory for tensor %s", t->name);
-        }
-        memcpy(file, values, (size_t)t->dims[0] * sizeof *file);
-        for (int32_t i = 0; i < t->dims[0]; i++) {
-            int32_t odd = (i / half) % 2;
-            values[i] = file[i - i % half - odd * half + 2 * (i % half) + odd];
-        }
-        free(file);
-    }
-    int err = s->ctx->ops->mem_alloc(s->ctx, MEM_WEIGHTS, (size_t)n * sizeof *values, out, e);
+    tensor_read(t, permuted ? s->config->head_dim : 0, from, to, 0, 1, values);
+    int err = s->ctx->ops->mem_alloc(s->ctx, MEM_WEIGHTS, bytes, out, e);
     if (err) error_prefix(e, "tensor %s: ", t->name);
-    else s->ctx->ops->upload(s->ctx, *out, values + from, (size_t)n * sizeof *values);
+    else s->ctx->ops->upload(s->ctx, *out, values, bytes);
     free(values);
     return err;
 }
@@ -97,7 +79,7 @@ static int load_layer(struct shard *s, const struct model *m, int32_t layer, str
     int err = 0;
     for (int i = 0; i < MAT_COUNT && !err; i++) {
         const struct matrix_rule *rule = &matrix_rules[i];
-        bool permuted = is_permuted(s, (enum matrix)i);
+        bool permuted = matrix_is_permuted(s->config, (enum matrix)i);
         err = put_matrix(s, m->store, from->matrix[i], *rule, permuted, &to->matrix[i], e);
         bool row_parallel = rule->rows == AXIS_HIDDEN;
         if (err || !from->bias[i] || (row_parallel && s->rank != 0)) continue;

@@ -1,5 +1,6 @@
 #include "model/tensors.h"
 
+
 const struct matrix_rule matrix_rules[MAT_COUNT] = {
     [MAT_Q] = {"self_attn.q_proj", AXIS_HEADS, AXIS_HIDDEN},
     [MAT_K] = {"self_attn.k_proj", AXIS_KV_HEADS, AXIS_HIDDEN},
@@ -70,5 +71,37 @@ void axis_range(const struct model_config *config, const struct shard_plan *plan
         *from = plan->vocab[rank];
         *to = plan->vocab[rank + 1];
         break;
+    }
+}
+
+bool matrix_is_permuted(const struct model_config *config, enum matrix m) {
+    return config->gguf_permuted && (m == MAT_Q || m == MAT_K);
+}
+
+void tensor_read(const struct store_tensor *t, int32_t permuted_head_dim, int32_t row0,
+                 int32_t row1, int32_t col0, int32_t col1, float *out) {
+    enum dtype type = (enum dtype)t->type;
+    const struct dtype_info *info = dtype_info(type);
+    size_t row_bytes = dtype_row_bytes(type, t->n_dims == 2 ? t->dims[1] : 1);
+    for (int32_t row = row0; row < row1; row++) {
+        int64_t at = row;
+        if (permuted_head_dim) {
+            int64_t half = permuted_head_dim / 2, in_half = row % half, odd = row / half % 2;
+            at = row - in_half - odd * half + 2 * in_half + odd;
+        }
+        const uint8_t *from = t->data + (size_t)at * row_bytes;
+        /* Block by block, so that a column range costs no more than its blocks. */
+        for (int32_t col = col0; col < col1;) {
+            float block[256];
+            int32_t first = col / info->block * info->block;
+            if (info->block == 1) {
+                dtype_row_to_f32(type, from + (size_t)col * (size_t)info->block_bytes, out,
+                                 col1 - col);
+                out += col1 - col;
+                break;
+            }
+            dtype_row_to_f32(type, from + dtype_row_bytes(type, first), block, info->block);
+            for (; col < first + info->block && col < col1; col++) *out++ = block[col - first];
+        }
     }
 }

@@ -35,6 +35,14 @@ int32_t axis_size(const struct model_config *config, enum axis axis);
 void axis_range(const struct model_config *config, const struct shard_plan *plan, int rank,
                 enum axis axis, int32_t *from, int32_t *to);
 
+/* llama.cpp's converter writes row (head, i, half) of q and k where Hugging Face has (head, half, i). */
+bool matrix_is_permuted(const struct model_config *config, enum matrix m);
+/* Values of rows row0 … row1-1, columns col0 … col1-1 in Hugging Face's order, as fp32 [row1 - row0,
+ * col1 - col0]. A vector has one column. permuted_head_dim: the head size when the rows are in GGUF's
+ * order, else 0. */
+void tensor_read(const struct store_tensor *t, int32_t permuted_head_dim, int32_t row0,
+                 int32_t row1, int32_t col0, int32_t col1, float *out);
+
 /* The tensors of a model on disk; a pointer is NULL where the architecture has none. */
 struct layer_tensors {
     const struct store_tensor *matrix[MAT_COUNT], *bias[MAT_COUNT], *norm[NORM_COUNT];

@@ -1,0 +1,329 @@
+/* Forward and backward of a micro-batch, a layer at a time: each forward next to its backward.
+ *
+ * A rank enters a column-parallel product with a whole input and leaves a row-parallel one with a
+ * partial sum, which is all-reduced; in backward it is the other way round: the gradient of the whole
+ * input is a partial sum. So two all-reduces a layer each way. Gradients flow into t->dx, which holds
+ * that of the residual stream. Residual branches are scaled by residual_multiplier (granite). */
+#include "model/trainee.h"
+
+#include <string.h>
+
+static void all_reduce(struct trainee *t, dev_addr x, int32_t T) {
+    comm_all_reduce(t->comm, x, T, t->config->hidden, DTYPE_F32);
+}
+
+static size_t floats(int64_t rows, int64_t cols) { return (size_t)(rows * cols); }
+
+static void upload_rows(struct trainee *t, dev_addr to, const void *from) {
+    t->ctx->ops->upload(t->ctx, to, from, (size_t)t->batch.n_rows * 4);
+}
+
+/* Every rank's rows of the embedding, summed. */
+static void embed(struct trainee *t) {
+    const struct kernels *ops = t->ctx->ops;
+    const struct model_config *c = t->config;
+    dev_addr x = t->layers[0].acts.x_in;
+    int32_t T = t->batch.n_rows, first = t->serving->plan->vocab[t->rank];
+    const struct weight *frozen = &t->serving->embed;
+    if (t->embed)
+        ops->embed_rows(t->ctx, x, t->embed->p, t->ids, T, c->hidden, t->embed->rows, first,
+                        c->embedding_multiplier);
+    else if (frozen->data)
+        ops->embed(t->ctx, x, frozen, t->ids, T, first, c->embedding_multiplier);
+    else ops->scale(t->ctx, x, floats(T, c->hidden), 0);
+    all_reduce(t, x, T);
+}
+
+void trainee_begin(struct trainee *t, const struct train_batch *batch) {
+    const struct kernels *ops = t->ctx->ops;
+    t->batch = *batch;
+    upload_rows(t, t->ids, batch->ids);
+    upload_rows(t, t->pos, batch->pos);
+    upload_rows(t, t->labels, batch->labels);
+    upload_rows(t, t->first, batch->first);
+    upload_rows(t, t->len, batch->len);
+    memcpy(t->host_labels, batch->labels, (size_t)batch->n_rows * sizeof *t->host_labels);
+    for (int32_t i = 0; i < batch->n_rows; i++) t->host_loss[i] = batch->weight;
+    upload_rows(t, t->weights, t->host_loss);
+    ops->rope_table(t->ctx, t->cos_sin, &t->serving->rope, t->pos, t->len, batch->n_rows);
+    embed(t);
+}
+
+/* --- attention ----------------------------------------------------------------------------------- */
+
+static float attention_scale(const struct model_config *c) {
+    return c->attention_multiplier > 0 ? c->attention_multiplier
+                                       : 1 / __builtin_sqrtf((float)c->head_dim);
+}
+
+static int32_t window_of(const struct model_config *c, int32_t layer) {
+    return layer >= c->window_from_layer ? c->sliding_window : 0;
+}
+
+static void qkv_forward(struct trainee *t, const struct train_layer *l) {
+    const struct kernels *ops = t->ctx->ops;
+    const struct model_config *c = t->config;
+    const struct layer_acts *a = &l->acts;
+    const struct shard *s = t->serving;
+    int32_t T = t->batch.n_rows, e = c->head_dim;
+    const struct train_linear *const in[] = {&l->matrix[MAT_Q], &l->matrix[MAT_K],
+                                             &l->matrix[MAT_V]};
+    bool norms = c->qk_norm;
+    const dev_addr out[] = {norms ? a->q_raw : a->q, norms ? a->k_raw : a->k, a->v};
+    train_linear_forward(t, in, out, 3, t->hidden, T);
+    if (norms) {
+        ops->rmsnorm(t->ctx, a->q, a->q_raw, l->norm[NORM_Q], T * s->n_heads, e, c->norm_eps);
+        ops->rmsnorm(t->ctx, a->k, a->k_raw, l->norm[NORM_K], T * s->n_kv_heads, e, c->norm_eps);
+    }
+    ops->rope_rows(t->ctx, a->q, s->n_heads, t->cos_sin, T, e, false);
+    ops->rope_rows(t->ctx, a->k, s->n_kv_heads, t->cos_sin, T, e, false);
+}
+
+/* partial = what attention adds to the stream, whole. Reads hidden. */
+static void attention_forward(struct trainee *t, const struct train_layer *l, int32_t layer) {
+    const struct layer_acts *a = &l->acts;
+    const struct shard *s = t->serving;
+    const struct model_config *c = t->config;
+    int32_t T = t->batch.n_rows;
+    qkv_forward(t, l);
+    t->ctx->ops->attention_rows(t->ctx, a->attn + (size_t)t->attn_first * 4, t->attn_cols, a->lse,
+                                a->q, s->n_heads, a->k, a->v, s->n_kv_heads, s->kv_of_head,
+                                c->head_dim, t->first, T, attention_scale(c), window_of(c, layer));
+    const struct train_linear *o = &l->matrix[MAT_O];
+    train_linear_forward(t, &o, &t->partial, 1, a->attn, T);
+    all_reduce(t, t->partial, T);
+}
+
+static dev_addr norm_grad(const struct train_param *p) { return p ? p->g : 0; }
+
+/* dhidden = gradient of the layer's normed input, whole, from dpartial in t->partial. */
+static void attention_backward(struct trainee *t, const struct train_layer *l, int32_t layer) {
+    const struct kernels *ops = t->ctx->ops;
+    const struct layer_acts *a = &l->acts;
+    const struct shard *s = t->serving;
+    const struct model_config *c = t->config;
+    int32_t T = t->batch.n_rows, e = c->head_dim;
+    size_t at = (size_t)t->attn_first * 4;
+    const struct train_linear *o = &l->matrix[MAT_O];
+    train_linear_backward(t, &o, &t->partial, 1, a->attn, t->dattn, T);
+    ops->attention_rows_dx(t->ctx, t->dq, t->dk, t->dv, t->dattn + at, a->attn + at, t->attn_cols,
+                           a->lse, a->q, s->n_heads, a->k, a->v, s->n_kv_heads, s->kv_of_head, e,
+                           t->first, T, attention_scale(c), window_of(c, layer));
+    ops->rope_rows(t->ctx, t->dq, s->n_heads, t->cos_sin, T, e, true);
+    ops->rope_rows(t->ctx, t->dk, s->n_kv_heads, t->cos_sin, T, e, true);
+    dev_addr dq = t->dq, dk = t->dk;
+    if (c->qk_norm) { /* q and k are done with: they take the gradients of q_raw and k_raw */
+        dq = a->q;
+        dk = a->k;
+        ops->scale(t->ctx, dq, floats(T, s->n_heads * e), 0);
+        ops->scale(t->ctx, dk, floats(T, s->n_kv_heads * e), 0);
+        ops->rmsnorm_dx(t->ctx, dq, norm_grad(l->norm_param[NORM_Q]), t->dq, a->q_raw,
+                        l->norm[NORM_Q], T * s->n_heads, e, c->norm_eps);
+        ops->rmsnorm_dx(t->ctx, dk, norm_grad(l->norm_param[NORM_K]), t->dk, a->k_raw,
+                        l->norm[NORM_K], T * s->n_kv_heads, e, c->norm_eps);
+    }
+    const struct train_linear *const in[] = {&l->matrix[MAT_Q], &l->matrix[MAT_K],
+                                             &l->matrix[MAT_V]};
+    const dev_addr dy[] = {dq, dk, t->dv};
+    train_linear_backward(t, in, dy, 3, t->hidden, t->dhidden, T);
+    all_reduce(t, t->dhidden, T);
+}
+
+/* --- FFN ----------------------------------------------------------------------------------------- */
+
+/* partial = what the FFN adds to the stream, whole. Reads hidden. */
+static void ffn_forward(struct trainee *t, const struct train_layer *l) {
+    const struct layer_acts *a = &l->acts;
+    int32_t T = t->batch.n_rows, F = t->serving->n_ffn;
+    if (F == 0) {
+        t->ctx->ops->scale(t->ctx, t->partial, floats(T, t->config->hidden), 0);
+    } else {
+        const struct train_linear *const in[] = {&l->matrix[MAT_GATE], &l->matrix[MAT_UP]};
+        const dev_addr out[] = {a->gate, a->up};
+        train_linear_forward(t, in, out, 2, t->hidden, T);
+        t->ctx->ops->silu_mul(t->ctx, t->act, a->gate, a->up, T, F);
+        const struct train_linear *down = &l->matrix[MAT_DOWN];
+        train_linear_forward(t, &down, &t->partial, 1, t->act, T);
+    }
+    all_reduce(t, t->partial, T);
+}
+
+/* dhidden, from dpartial in t->partial. */
+static void ffn_backward(struct trainee *t, const struct train_layer *l) {
+    const struct kernels *ops = t->ctx->ops;
+    const struct layer_acts *a = &l->acts;
+    int32_t T = t->batch.n_rows, F = t->serving->n_ffn;
+    if (F == 0) {
+        ops->scale(t->ctx, t->dhidden, floats(T, t->config->hidden), 0);
+    } else {
+        ops->silu_mul(t->ctx, t->act, a->gate, a->up, T, F);
+        const struct train_linear *down = &l->matrix[MAT_DOWN];
+        train_linear_backward(t, &down, &t->partial, 1, t->act, t->dact, T);
+        ops->silu_mul_dx(t->ctx, a->gate, a->up, t->dact, a->gate, a->up, T, F);
+        const struct train_linear *const in[] = {&l->matrix[MAT_GATE], &l->matrix[MAT_UP]};
+        const dev_addr dy[] = {a->gate, a->up};
+        train_linear_backward(t, in, dy, 2, t->hidden, t->dhidden, T);
+    }
+    all_reduce(t, t->dhidden, T);
+}
+
+/* --- a layer ------------------------------------------------------------------------------------- */
+
+static dev_addr layer_out(struct trainee *t, int32_t layer) {
+    return layer + 1 < t->config->n_layers ? t->layers[layer + 1].acts.x_in : t->x_out;
+}
+
+/* From x_in to x_mid and hidden (normed x_mid). */
+static void first_half(struct trainee *t, int32_t layer) {
+    const struct kernels *ops = t->ctx->ops;
+    const struct model_config *c = t->config;
+    const struct train_layer *l = &t->layers[layer];
+    int32_t T = t->batch.n_rows;
+    ops->rmsnorm(t->ctx, t->hidden, l->acts.x_in, l->norm[NORM_ATTN], T, c->hidden, c->norm_eps);
+    attention_forward(t, l, layer);
+    ops->copy(t->ctx, l->acts.x_mid, l->acts.x_in, floats(T, c->hidden) * 4);
+    ops->add_rmsnorm(t->ctx, t->hidden, l->acts.x_mid, t->partial, c->residual_multiplier,
+                     l->norm[NORM_FFN], T, c->hidden, c->norm_eps);
+}
+
+void trainee_forward(struct trainee *t, int32_t layer) {
+    const struct train_layer *l = &t->layers[layer];
+    size_t n = floats(t->batch.n_rows, t->config->hidden);
+    if (kctx_failed(t->ctx)) return;
+    first_half(t, layer);
+    ffn_forward(t, l);
+    t->ctx->ops->copy(t->ctx, layer_out(t, layer), l->acts.x_mid, n * 4);
+    t->ctx->ops->axpy(t->ctx, layer_out(t, layer), t->partial, n, t->config->residual_multiplier);
+}
+
+/* What checkpointing left out: all of the layer's forward but the FFN's last product. */
+static void recompute(struct trainee *t, int32_t layer) {
+    const struct train_layer *l = &t->layers[layer];
+    first_half(t, layer);
+    if (t->serving->n_ffn == 0) return;
+    const struct train_linear *const in[] = {&l->matrix[MAT_GATE], &l->matrix[MAT_UP]};
+    const dev_addr out[] = {l->acts.gate, l->acts.up};
+    train_linear_forward(t, in, out, 2, t->hidden, t->batch.n_rows);
+}
+
+/* partial = residual_multiplier * dx: the gradient that enters a branch. */
+static void enter_branch(struct trainee *t) {
+    size_t n = floats(t->batch.n_rows, t->config->hidden);
+    t->ctx->ops->copy(t->ctx, t->partial, t->dx, n * 4);
+    if (t->config->residual_multiplier != 1)
+        t->ctx->ops->scale(t->ctx, t->partial, n, t->config->residual_multiplier);
+}
+
+/* A branch's gradient joins that of the stream through the norm at its head. */
+static void leave_branch(struct trainee *t, const struct train_layer *l, enum norm k, dev_addr x) {
+    const struct model_config *c = t->config;
+    t->ctx->ops->rmsnorm_dx(t->ctx, t->dx, norm_grad(l->norm_param[k]), t->dhidden, x, l->norm[k],
+                            t->batch.n_rows, c->hidden, c->norm_eps);
+}
+
+void trainee_backward(struct trainee *t, int32_t layer) {
+    const struct train_layer *l = &t->layers[layer];
+    const struct kernels *ops = t->ctx->ops;
+    const struct model_config *c = t->config;
+    int32_t T = t->batch.n_rows;
+    if (kctx_failed(t->ctx)) return;
+    if (t->options.checkpointing) recompute(t, layer);
+    else
+        ops->rmsnorm(t->ctx, t->hidden, l->acts.x_mid, l->norm[NORM_FFN], T, c->hidden,
+                     c->norm_eps);
+    enter_branch(t);
+    ffn_backward(t, l);
+    leave_branch(t, l, NORM_FFN, l->acts.x_mid);
+
+    ops->rmsnorm(t->ctx, t->hidden, l->acts.x_in, l->norm[NORM_ATTN], T, c->hidden, c->norm_eps);
+    enter_branch(t);
+    attention_backward(t, l, layer);
+    leave_branch(t, l, NORM_ATTN, l->acts.x_in);
+}
+
+/* --- the ends ------------------------------------------------------------------------------------ */
+
+static void head_forward(struct trainee *t, dev_addr h, int32_t n) {
+    const struct kernels *ops = t->ctx->ops;
+    int32_t V = t->serving->n_vocab, d = t->config->hidden;
+    if (t->head) {
+        ops->matmul(t->ctx, t->logits, n, V, d, h, false, t->head->p, true, 1, 0);
+    } else {
+        struct linear_job job = {t->serving->head, 0, t->logits};
+        ops->linear(t->ctx, &job, 1, h, n);
+    }
+    if (t->config->logits_scaling != 1)
+        ops->scale(t->ctx, t->logits, floats(n, V), 1 / t->config->logits_scaling);
+}
+
+/* dh of n rows, whole, from the logits' gradient. */
+static void head_backward(struct trainee *t, dev_addr dh, dev_addr h, int32_t n) {
+    const struct kernels *ops = t->ctx->ops;
+    int32_t V = t->serving->n_vocab, d = t->config->hidden;
+    if (V == 0) {
+        ops->scale(t->ctx, dh, floats(n, d), 0);
+    } else {
+        if (t->config->logits_scaling != 1)
+            ops->scale(t->ctx, t->logits, floats(n, V), 1 / t->config->logits_scaling);
+        if (t->head) {
+            ops->matmul(t->ctx, dh, n, d, V, t->logits, false, t->head->p, false, 1, 0);
+            ops->matmul(t->ctx, t->head->g, V, d, n, t->logits, true, h, false, 1, 1);
+        } else {
+            struct linear_job job = {t->serving->head, 0, t->logits};
+            ops->linear_dx(t->ctx, &job, 1, dh, n, false);
+        }
+    }
+    comm_all_reduce(t->comm, dh, n, d, DTYPE_F32);
+}
+
+static bool any_trained(const struct trainee *t, int32_t from, int32_t n) {
+    for (int32_t i = from; i < from + n; i++)
+        if (t->host_labels[i] >= 0) return true;
+    return false;
+}
+
+/* Rows from … from+n-1: logits, their loss, their gradient, all made and used at once. */
+static void loss_rows(struct trainee *t, int32_t from, int32_t n) {
+    const struct kernels *ops = t->ctx->ops;
+    const struct model_config *c = t->config;
+    size_t at = floats(from, c->hidden) * 4;
+    int32_t V = t->serving->n_vocab, first = t->serving->plan->vocab[t->rank];
+    dev_addr h = t->hidden + at, dh = t->dhidden + at, labels = t->labels + (size_t)from * 4;
+    ops->rmsnorm(t->ctx, h, t->x_out + at, t->norm_value, n, c->hidden, c->norm_eps);
+    if (V > 0) head_forward(t, h, n);
+    ops->ce_stats(t->ctx, t->stats, t->logits, labels, n, V, first);
+    int32_t offsets[PLAN_MAX_RANKS + 1];
+    for (int r = 0; r <= t->n_ranks; r++) offsets[r] = 3 * r;
+    comm_all_gather(t->comm, t->all_stats, t->stats, n, offsets, DTYPE_F32);
+    ops->ce_grad(t->ctx, t->loss + (size_t)from * 4, t->logits, t->all_stats, t->n_ranks, labels,
+                 t->weights + (size_t)from * 4, n, V, first);
+    if (t->batch.evaluate) return;
+    head_backward(t, dh, h, n);
+    ops->rmsnorm_dx(t->ctx, t->dx + at, norm_grad(t->norm), dh, t->x_out + at, t->norm_value, n,
+                    c->hidden, c->norm_eps);
+}
+
+int trainee_loss(struct trainee *t, double *loss, struct error *e) {
+    const struct kernels *ops = t->ctx->ops;
+    int32_t T = t->batch.n_rows;
+    ops->scale(t->ctx, t->dx, floats(T, t->config->hidden), 0);
+    ops->scale(t->ctx, t->loss, floats(T, 1), 0);
+    for (int32_t from = 0; from < T && !kctx_failed(t->ctx); from += t->options.loss_rows) {
+        int32_t n = T - from < t->options.loss_rows ? T - from : t->options.loss_rows;
+        if (any_trained(t, from, n)) loss_rows(t, from, n);
+    }
+    ops->download(t->ctx, t->host_loss, t->loss, (size_t)T * sizeof *t->host_loss);
+    int err = ops->wait(t->ctx, e);
+    *loss = 0;
+    for (int32_t i = 0; i < T && !err; i++)
+        if (t->host_labels[i] >= 0) *loss += t->host_loss[i];
+    return err;
+}
+
+int trainee_end(struct trainee *t, struct error *e) {
+    if (t->embed && !kctx_failed(t->ctx))
+        t->ctx->ops->embed_grad(t->ctx, t->embed->g, t->dx, t->ids, t->batch.n_rows,
+                                t->config->hidden, t->embed->rows,
+                                t->serving->plan->vocab[t->rank], t->config->embedding_multiplier);
+    return t->ctx->ops->wait(t->ctx, e);
+}

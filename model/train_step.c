@@ -1,0 +1,162 @@
+/* After the micro-batches of a step: gradients summed over ranks, the global norm, AdamW; and whole
+ * tensors for files. */
+#include "model/trainee.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static size_t floats_of(const struct train_param *p) {
+    return (size_t)p->rows * (size_t)p->cols;
+}
+
+/* A KV head that several ranks hold: each has a part of its gradient. The whole tensor is summed,
+ * zeros where a rank holds nothing, and each takes its piece back. */
+static void sum_shared(struct trainee *t, const struct train_param *p) {
+    const struct kernels *ops = t->ctx->ops;
+    size_t whole = (size_t)p->whole_rows * (size_t)p->whole_cols;
+    dev_addr mine = t->shared +
+                    ((size_t)p->row0 * (size_t)p->whole_cols + (size_t)p->col0) * sizeof(float);
+    ops->scale(t->ctx, t->shared, whole, 0);
+    ops->copy(t->ctx, mine, p->g, floats_of(p) * sizeof(float));
+    comm_all_reduce(t->comm, t->shared, p->whole_rows, p->whole_cols, DTYPE_F32);
+    ops->copy(t->ctx, p->g, mine, floats_of(p) * sizeof(float));
+}
+
+/* Whether this rank is the one that speaks for its piece of p. */
+static bool speaks_for(const struct trainee *t, const struct train_param *p) {
+    switch (p->sum) {
+    case GRAD_WHOLE:
+    case GRAD_PARTIAL: return t->rank == 0;
+    case GRAD_SPLIT: return true;
+    case GRAD_SHARED: {
+        const struct shard_plan *plan = t->serving->plan;
+        return t->rank == 0 || plan->kv_first[t->rank - 1] != plan->kv_first[t->rank];
+    }
+    }
+    return false;
+}
+
+int trainee_norm(struct trainee *t, double *norm, struct error *e) {
+    const struct kernels *ops = t->ctx->ops;
+    ops->scale(t->ctx, t->scalar, 1, 0);
+    for (int i = 0; i < t->n_params && !kctx_failed(t->ctx); i++) {
+        const struct train_param *p = &t->params[i];
+        if (t->n_ranks > 1 && p->sum == GRAD_SHARED) sum_shared(t, p);
+        /* A rank without columns (no FFN share) has no A, but every rank has B. */
+        if (t->n_ranks > 1 && p->sum == GRAD_PARTIAL)
+            comm_all_reduce(t->comm, p->g, p->rows, p->cols, DTYPE_F32);
+        if (p->g && speaks_for(t, p)) ops->sum_squares(t->ctx, t->scalar, p->g, floats_of(p));
+    }
+    comm_all_reduce(t->comm, t->scalar, 1, 1, DTYPE_F32);
+    float sum = 0;
+    ops->download(t->ctx, &sum, t->scalar, sizeof sum);
+    int err = ops->wait(t->ctx, e);
+    *norm = sqrt((double)sum);
+    return err;
+}
+
+/* Elements that one update unit goes over, about. */
+enum { SLICE_FLOATS = 4 << 20 };
+
+/* Parameters from … to-1 make slice k. */
+static void slice_range(const struct trainee *t, int k, int *from, int *to) {
+    int slice = 0;
+    size_t sum = 0;
+    *from = 0;
+    for (*to = 0; *to < t->n_params; (*to)++) {
+        if (sum >= SLICE_FLOATS) {
+            if (slice == k) return;
+            slice++;
+            sum = 0;
+            *from = *to;
+        }
+        /* by whole sizes, so that all ranks cut alike */
+        sum += (size_t)t->params[*to].whole_rows * (size_t)t->params[*to].whole_cols /
+               (size_t)t->n_ranks;
+    }
+    if (slice < k) *from = *to;
+}
+
+int trainee_slices(const struct trainee *t) {
+    for (int k = 0;; k++) {
+        int from, to;
+        slice_range(t, k, &from, &to);
+        if (from == to) return k;
+    }
+}
+
+int trainee_update(struct trainee *t, int slice, const struct adamw_params *params,
+                   float grad_scale, struct error *e) {
+    const struct kernels *ops = t->ctx->ops;
+    int from, to;
+    slice_range(t, slice, &from, &to);
+    for (int i = from; i < to; i++) {
+        const struct train_param *p = &t->params[i];
+        struct adamw_params mine = *params;
+        if (!p->decay) mine.weight_decay = 0;
+        if (!p->p) continue;
+        ops->adamw(t->ctx, p->p, p->g, p->m, p->v, floats_of(p), &mine, grad_scale);
+        ops->scale(t->ctx, p->g, floats_of(p), 0);
+    }
+    return ops->wait(t->ctx, e);
+}
+
+/* --- whole tensors ------------------------------------------------------------------------------- */
+
+int trainee_tensor_count(const struct trainee *t) { return t->n_params; }
+
+void trainee_tensor(const struct trainee *t, int index, struct train_tensor *out) {
+    const struct train_param *p = &t->params[index];
+    snprintf(out->name, sizeof out->name, "%s", p->name);
+    out->rows = p->whole_rows;
+    out->cols = p->whole_cols;
+}
+
+static dev_addr part_of(const struct train_param *p, enum train_part part) {
+    switch (part) {
+    case PART_VALUE: return p->p;
+    case PART_M: return p->m;
+    case PART_V: return p->v;
+    case PART_GRAD: return p->g;
+    }
+    return 0;
+}
+
+/* Moves rows between the piece [rows, cols] and the whole [whole_rows, whole_cols]. */
+static void move_rows(const struct train_param *p, float *piece, float *whole, bool out) {
+    for (int32_t r = 0; r < p->rows; r++) {
+        float *a = piece + (size_t)r * (size_t)p->cols + p->pad;
+        float *b = whole + (size_t)(p->row0 + r) * (size_t)p->whole_cols + p->col0;
+        if (out) memcpy(b, a, (size_t)p->own_cols * sizeof *a);
+        else memcpy(a, b, (size_t)p->own_cols * sizeof *a);
+    }
+}
+
+int trainee_get(struct trainee *t, int index, enum train_part part, float *whole, struct error *e) {
+    const struct train_param *p = &t->params[index];
+    size_t bytes = floats_of(p) * sizeof(float);
+    if (!p->p || !speaks_for(t, p)) return 0;
+    float *piece = malloc(bytes);
+    if (!piece) return error_set(e, ERR_MEMORY, "no memory to copy %s", p->name);
+    t->ctx->ops->download(t->ctx, piece, part_of(p, part), bytes);
+    int err = t->ctx->ops->wait(t->ctx, e);
+    if (!err) move_rows(p, piece, whole, true);
+    free(piece);
+    return err;
+}
+
+int trainee_set(struct trainee *t, int index, enum train_part part, const float *whole,
+                struct error *e) {
+    const struct train_param *p = &t->params[index];
+    size_t bytes = floats_of(p) * sizeof(float);
+    if (!p->p) return 0;
+    float *piece = calloc(1, bytes);
+    if (!piece) return error_set(e, ERR_MEMORY, "no memory to copy %s", p->name);
+    move_rows(p, piece, (float *)whole, false);
+    t->ctx->ops->upload(t->ctx, part_of(p, part), piece, bytes);
+    int err = t->ctx->ops->wait(t->ctx, e);
+    free(piece);
+    return err;
+}
