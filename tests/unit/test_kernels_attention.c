@@ -138,7 +138,31 @@ static void attention_is_right_and_each_rows_own(void **state) {
     on_every_level(attention_right);
 }
 
+/* Two cores take heads one by one where a single core takes them together. */
+static void bits_do_not_depend_on_the_team(void **state) {
+    (void)state;
+    struct attention_case a = {DTYPE_BF16, 9, 3, 64, 16, 0, 576, .n_seqs = 2, .T = 5,
+                               .kv_of_head = {0, 0, 0, 1, 1, 1, 2, 2, 2}};
+    case_fill(&a, 300);
+    float *first = NULL;
+    for (int n_cores = 1; n_cores <= 3; n_cores++) {
+        struct kctx *c = open_ctx(n_cores, 0, false);
+        float *out = case_run(c, &a, 0, a.T, 0.125f);
+        if (first) assert_memory_equal(first, out, (size_t)(a.T * a.out_stride) * 4);
+        if (first) free(out);
+        else first = out;
+        c->ops->close(c);
+    }
+    free(first);
+    free(a.q);
+    free(a.keys);
+    free(a.values);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(attention_is_right_and_each_rows_own)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(attention_is_right_and_each_rows_own),
+        cmocka_unit_test(bits_do_not_depend_on_the_team),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
