@@ -15,7 +15,7 @@ int quant_run(enum dtype type) {
     return type == DTYPE_Q2_K || type == DTYPE_Q3_K || type == DTYPE_Q6_K ? 16 : 32;
 }
 
-/* --- codes ------------------------------------------------------------------------------------- */
+/* --- codes ------------------------------------------------------------------------------------ */
 
 /* n bytes hold codes i (low nibble) and i + n (high nibble). */
 static void nibbles(const uint8_t *from, int n, uint8_t *codes) {
@@ -84,7 +84,7 @@ void quant_block_codes(enum dtype type, const uint8_t *b, uint8_t *codes) {
     assert(!"a quantised type");
 }
 
-/* --- scales ------------------------------------------------------------------------------------ */
+/* --- scales ----------------------------------------------------------------------------------- */
 
 static void scales_q2_k(const uint8_t *b, float *scale, float *offset) {
     float d = read_f16(b + 80), dmin = read_f16(b + 82);
@@ -147,7 +147,7 @@ void quant_block_scales(enum dtype type, const uint8_t *b, float *scale, float *
     assert(!"a quantised type");
 }
 
-/* --- rows -------------------------------------------------------------------------------------- */
+/* --- rows ------------------------------------------------------------------------------------- */
 
 static void plain_to_f32(enum dtype type, const uint8_t *row, float *out, int64_t cols) {
     if (type == DTYPE_F32)

@@ -1,8 +1,8 @@
 /* bench_kernels [type]…: memory bandwidth, and linear against it.
  *
  * Every figure is the best of several passes, since other work on the machine only ever slows one
- * down. A pass runs the linears of some layers of a model, enough weights (96 MB) that none is still
- * in a cache when its turn comes again; with 64 rows and more one layer is enough. */
+ * down. A pass runs the linears of some layers of a model, enough weights (96 MB) that none is
+ * still in a cache when its turn comes again; with 64 rows and more one layer is enough. */
 #include "kernels/kernels.h"
 
 #include <stdio.h>
@@ -33,7 +33,7 @@ static struct kctx *open_team(int n_cores) {
     return c;
 }
 
-/* --- bandwidth --------------------------------------------------------------------------------- */
+/* --- bandwidth -------------------------------------------------------------------------------- */
 
 struct read_job {
     const words *from;
@@ -79,7 +79,7 @@ static void print_bandwidth(int n_cores) {
     c->ops->close(c);
 }
 
-/* --- linear ------------------------------------------------------------------------------------ */
+/* --- linear ----------------------------------------------------------------------------------- */
 
 struct shape_set {
     const char *name;
@@ -127,7 +127,8 @@ static void layers_free(struct kctx *c, struct layers *l) {
     for (int i = 0; i < 7 * l->n; i++) c->ops->weight_free(c, &l->w[i]);
 }
 
-static void layer_run(struct kctx *c, const struct weight *w, dev_addr x, const dev_addr *y, int32_t T) {
+static void layer_run(struct kctx *c, const struct weight *w, dev_addr x, const dev_addr *y,
+                      int32_t T) {
     const struct linear_job qkv[3] = {{&w[0], 0, y[0]}, {&w[1], 0, y[1]}, {&w[2], 0, y[2]}};
     const struct linear_job o = {&w[3], 0, y[0]};
     const struct linear_job gate_up[2] = {{&w[4], 0, y[0]}, {&w[5], 0, y[1]}};
@@ -139,8 +140,8 @@ static void layer_run(struct kctx *c, const struct weight *w, dev_addr x, const 
 }
 
 /* Nanoseconds of a pass of n layers. */
-static double best_pass(struct kctx *c, const struct layers *l, int n, dev_addr x, const dev_addr *y,
-                        int32_t T) {
+static double best_pass(struct kctx *c, const struct layers *l, int n, dev_addr x,
+                        const dev_addr *y, int32_t T) {
     int64_t best = INT64_MAX, begin = clock_ns();
     for (int pass = 0; pass < 3 || clock_ns() - begin < 100 * MB; pass++) {
         int64_t start = clock_ns();
@@ -176,7 +177,7 @@ static void print_linear(int n_cores, enum dtype type, const struct shape_set *s
     c->ops->close(c);
 }
 
-/* --- attention --------------------------------------------------------------------------------- */
+/* --- attention -------------------------------------------------------------------------------- */
 
 /* rows queries at the end of length positions of one sequence, heads of 64. */
 static void print_attention(int n_cores, enum dtype type, int32_t H, int32_t K, int32_t length,
@@ -187,7 +188,8 @@ static void print_attention(int n_cores, enum dtype type, int32_t H, int32_t K, 
     struct error e;
     dev_addr a[7];
     struct kv_view kv = {type, length / BLOCK, BLOCK, K, E, 0, 0};
-    size_t cache = dtype_row_bytes(type, (int64_t)length * K * E), rows = (size_t)(n_rows * H * E) * 4;
+    size_t cache = dtype_row_bytes(type, (int64_t)length * K * E);
+    size_t rows = (size_t)(n_rows * H * E) * 4;
     const size_t sizes[7] = {cache, cache, rows, rows, sizeof pos, sizeof seq, sizeof blocks};
     for (int i = 0; i < 7; i++) check(c->ops->mem_alloc(c, MEM_KV, sizes[i], &a[i], &e), &e);
     for (int32_t h = 0; h < H; h++) kv_of_head[h] = h / (H / K);
@@ -206,9 +208,10 @@ static void print_attention(int n_cores, enum dtype type, int32_t H, int32_t K, 
         if (took < best) best = took;
     }
     double pairs = (double)n_rows * (length - (n_rows - 1) / 2.0) * H;
-    printf("%-5s %2d/%d heads %d core%s  %3d rows over %4d positions: %8.1f us %7.2f GB/s %6.1f GFLOP/s\n",
-           dtype_info(type)->name, H, K, n_cores, n_cores > 1 ? "s" : " ", n_rows, length,
-           (double)best / 1e3, 2.0 * (double)cache / (double)best, pairs * 4 * E / (double)best);
+    printf("%-5s %2d/%d heads %d core%s  %3d rows over %4d positions:", dtype_info(type)->name, H, K,
+           n_cores, n_cores > 1 ? "s" : " ", n_rows, length);
+    printf(" %8.1f us %7.2f GB/s %6.1f GFLOP/s\n", (double)best / 1e3,
+           2.0 * (double)cache / (double)best, pairs * 4 * E / (double)best);
     c->ops->close(c);
 }
 

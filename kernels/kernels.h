@@ -11,9 +11,9 @@
  * Device memory is an address, not a pointer (`dev_addr`): host code cannot follow it. In debug mode
  * the CPU backend hands out addresses in an unreadable alias, so that a cast faults at once.
  *
- * Activations are fp32, row-major, dense: [rows, cols]. Sums are accumulated in fp32 (or int32 inside
- * an 8-bit block), each row by itself and in one order, so that a row's result does not depend on
- * the rows beside it. Shapes are in elements. Notation: T rows of the step, d hidden size, H query
+ * Activations are fp32, row-major, dense: [rows, cols]. Sums are accumulated in fp32, each row by
+ * itself and in one order: a row's bits depend neither on the rows beside it (T) nor on the number
+ * of cores. They may differ between devices and between instruction sets. Shapes are in elements. Notation: T rows of the step, d hidden size, H query
  * heads and K KV heads of this rank, e head size, F FFN columns of this rank, V vocabulary rows of
  * this rank.
  *

@@ -31,7 +31,8 @@ static void attention_slice(void *arg, int member, int n_members) {
     }
 }
 
-/* Heads that share a KV head go together, so that it is read once, unless that leaves cores idle. */
+/* Heads that share a KV head go together, so that it is read once, unless that leaves cores
+ * idle. */
 static void choose_units(struct attention_call *call, int team) {
     int32_t longest = 1, groups = 0;
     for (int32_t head = 0, end; head < call->job.H; head = end, groups++) {

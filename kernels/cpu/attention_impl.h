@@ -3,8 +3,8 @@
  * Keys and values are gathered from their blocks in tiles, cut at positions that are multiples of
  * ATTENTION_TILE. Keys are turned over, so that 16 positions are 16 lanes; then both
  * scores = q k^T and sums += weights v are the product of linear_impl.h. The cuts depend on
- * positions alone and no sum crosses queries, so a row's bits are the same whichever rows are beside
- * it. */
+ * positions alone and no sum crosses queries, so a row's bits are the same whichever rows are
+ * beside it. */
 
 /* A unit's scratch. Query i is head i % n_heads of row i / n_heads. Vectors are e rounded up to
  * lanes, the rest zeros. */
@@ -36,7 +36,7 @@ static struct attention_room attention_layout(int32_t e, int32_t n_heads, float 
     return a;
 }
 
-/* --- tiles ------------------------------------------------------------------------------------- */
+/* --- tiles ------------------------------------------------------------------------------------ */
 
 /* 16 whole lanes. */
 INLINE vf widen_all(enum dtype type, const void *cache, int64_t at) {
@@ -109,7 +109,7 @@ static void load_tile(const struct attention_job *job, const struct attention_un
         load_type(DTYPE_F32, a, job, tile);
 }
 
-/* --- queries ----------------------------------------------------------------------------------- */
+/* --- queries ---------------------------------------------------------------------------------- */
 
 /* weight[i …][0 … n_keys-1] = q k^T, whole lanes. */
 static void scores(const struct attention_room *a, int32_t i, int32_t n, int32_t n_keys) {
@@ -188,7 +188,7 @@ static void attend_rows(const struct attention_job *job, const struct attention_
     }
 }
 
-/* --- a unit ------------------------------------------------------------------------------------ */
+/* --- a unit ----------------------------------------------------------------------------------- */
 
 static void attention_start(const struct attention_job *job, const struct attention_unit *u,
                             const struct attention_room *a) {

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* --- dispatch ---------------------------------------------------------------------------------- */
+/* --- dispatch --------------------------------------------------------------------------------- */
 
 /* __builtin_cpu_supports also asks whether the system saves the wide registers. Every CPU with AVX2
  * has F16C. */
@@ -35,7 +35,7 @@ const char *kernels_cpu_level(void) {
     return level ? level->name : "unknown";
 }
 
-/* --- the team ---------------------------------------------------------------------------------- */
+/* --- the team --------------------------------------------------------------------------------- */
 
 void cpu_parallel(struct cpu_ctx *c, size_t work, team_fn *fn, void *arg) {
     enum { WORTH_SHARING = 16384 };
@@ -60,7 +60,7 @@ uint8_t *cpu_scratch(struct cpu_ctx *c, size_t bytes) {
     return c->scratch;
 }
 
-/* --- the table --------------------------------------------------------------------------------- */
+/* --- the table -------------------------------------------------------------------------------- */
 
 static void cpu_upload(struct kctx *c, dev_addr to, const void *from, size_t bytes) {
     if (!kctx_failed(c) && bytes) memcpy(cpu_at(cpu_of(c), to), from, bytes);

@@ -82,7 +82,7 @@ static inline size_t attention_scratch(int32_t e) {
                             ATTENTION_QUERIES * (chunk_e + lane_e + K_CHUNK + 2));
 }
 
-/* --- context ----------------------------------------------------------------------------------- */
+/* --- context ---------------------------------------------------------------------------------- */
 
 struct region; /* one allocation */
 
@@ -121,7 +121,7 @@ static inline uint8_t *cpu_scratch_of(const struct cpu_ctx *c, int member) {
     return c->scratch + c->scratch_bytes * (size_t)member;
 }
 
-/* --- operations: as in kernels.h --------------------------------------------------------------- */
+/* --- operations: as in kernels.h -------------------------------------------------------------- */
 
 int cpu_memory_open(struct cpu_ctx *c, size_t limit, bool debug_alias, struct error *e);
 void cpu_memory_close(struct cpu_ctx *c);

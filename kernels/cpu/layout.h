@@ -21,7 +21,7 @@ struct layout {
     int d, min;             /* where the file's block has its f16 scale and minimum; -1 = none */
     int scales, scale_words; /* where it has packed sub-scales, in words of 4 bytes */
     struct plane planes[2]; /* bits 0 = no plane */
-    uint8_t flip;           /* codes are stored xor flip: two's complement where 0 is in the middle */
+    uint8_t flip;           /* stored codes are xor flip: two's complement where 0 is amid */
 };
 
 extern const struct layout layouts[DTYPE_COUNT];

@@ -18,7 +18,7 @@ INLINE void put_outputs(const struct panels *w, int32_t panel, vf sum, const flo
     }
 }
 
-/* --- one row ----------------------------------------------------------------------------------- */
+/* --- one row ---------------------------------------------------------------------------------- */
 
 /* A member's panels are read as MATVEC_STREAMS runs side by side: a core waits for memory on many
  * lines at once, and each stream goes straight on from panel to panel. */
@@ -80,7 +80,7 @@ static void matvec(const struct panels *w, int32_t from, int32_t to, const float
     }
 }
 
-/* --- weights of a panel ------------------------------------------------------------------------ */
+/* --- weights of a panel ----------------------------------------------------------------------- */
 
 #define DEQUANT(TYPE, name, RUN)                                                              \
     static void dequant_##name(const uint8_t *panel, int32_t from, int32_t to, float *out) {  \
@@ -107,7 +107,7 @@ static void dequant(const struct panels *w, int32_t panel, int32_t k_from, int32
     of_type[w->type](w->data + (size_t)panel * w->panel_bytes, k_from, k_to, out);
 }
 
-/* --- many rows --------------------------------------------------------------------------------- */
+/* --- many rows -------------------------------------------------------------------------------- */
 
 /* Two times 16 columns of a matrix, [n_k][16] each, rows w_stride floats apart: two panels' weights
  * of one chunk, in the first-level cache. */
@@ -230,7 +230,8 @@ static void two_panels(const struct panels *w, int32_t p, int32_t q, int32_t nex
                        const struct x_part *part, const float *bias, float *y, float *room) {
     const float *x = part->x;
     int32_t n_outputs = w->rows - p * LANES;
-    struct tile t = {.w_stride = LANES, .n_outputs = q == p && n_outputs > LANES ? LANES : n_outputs};
+    if (q == p && n_outputs > LANES) n_outputs = LANES;
+    struct tile t = {.w_stride = LANES, .n_outputs = n_outputs};
     for (int32_t k = part->k_from; k < part->k_to; k += K_CHUNK) {
         int32_t end = chunk_end(k, part->k_to), after = end < part->k_to ? end : part->k_from;
         t.w[0] = chunk_of_weights(w, p, k, end, room);

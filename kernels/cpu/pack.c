@@ -17,7 +17,7 @@ const struct layout layouts[DTYPE_COUNT] = {
     [DTYPE_Q6_K] = {208, -1, 192, 4, {{2, 4}, {4, 0}}, 32},
 };
 
-/* --- one row of a panel ------------------------------------------------------------------------ */
+/* --- one row of a panel ----------------------------------------------------------------------- */
 
 static uint8_t *put_half(uint8_t *to, const uint8_t *block, int at, int lane) {
     if (at < 0) return to;
@@ -63,17 +63,15 @@ static void put_block(enum dtype type, uint8_t *to, const uint8_t *block, int la
         to = put_plane(to, codes, n, l->planes[i], lane);
 }
 
-/* Elements k … end-1 of a row. */
-static void put_plain(enum dtype type, uint8_t *panel, const uint8_t *row, int32_t k, int32_t end,
-                      int lane) {
-    if (type == DTYPE_F32)
-        for (; k < end; k++) memcpy(panel + 4 * (LANES * (int64_t)k + lane), row + 4 * (int64_t)k, 4);
-    else if (type == DTYPE_F16)
-        for (; k < end; k++) memcpy(panel + 2 * (LANES * (int64_t)k + lane), row + 2 * (int64_t)k, 2);
-    else
-        for (; k < end; k++)
-            memcpy(panel + 4 * (LANES * (int64_t)(k / 2) + lane) + 2 * (k % 2), row + 2 * (int64_t)k,
-                   2);
+/* Elements from … end-1 of a row. */
+static void put_plain(enum dtype type, uint8_t *panel, const uint8_t *row, int32_t from,
+                      int32_t end, int lane) {
+    size_t r = (size_t)lane;
+    for (size_t k = (size_t)from; k < (size_t)end; k++) {
+        if (type == DTYPE_F32) memcpy(panel + 4 * (LANES * k + r), row + 4 * k, 4);
+        else if (type == DTYPE_F16) memcpy(panel + 2 * (LANES * k + r), row + 2 * k, 2);
+        else memcpy(panel + 4 * (LANES * (k / 2) + r) + 2 * (k % 2), row + 2 * k, 2);
+    }
 }
 
 static void put_part(const struct panels *w, uint8_t *panel, const uint8_t *row, int32_t k,
@@ -89,7 +87,7 @@ static void put_part(const struct panels *w, uint8_t *panel, const uint8_t *row,
     }
 }
 
-/* --- matrices ---------------------------------------------------------------------------------- */
+/* --- matrices --------------------------------------------------------------------------------- */
 
 struct panels cpu_panels(const struct cpu_ctx *c, const struct weight *w) {
     return (struct panels){w->type, w->rows, w->cols, layout_panel_bytes(w->type, w->cols),

@@ -7,7 +7,7 @@
 
 static size_t area(int32_t rows, int32_t cols) { return (size_t)rows * (size_t)cols; }
 
-/* --- embedding --------------------------------------------------------------------------------- */
+/* --- embedding -------------------------------------------------------------------------------- */
 
 struct embed_call {
     struct cpu_ctx *c;
@@ -51,7 +51,7 @@ void cpu_embed(struct kctx *base, dev_addr out, const struct weight *table, dev_
     cpu_parallel(c, LANES * area(T, table->cols), embed_slice, &call);
 }
 
-/* --- norms ------------------------------------------------------------------------------------- */
+/* --- norms ------------------------------------------------------------------------------------ */
 
 struct norm_call {
     const struct cpu_level *level;
@@ -85,8 +85,8 @@ void cpu_rmsnorm(struct kctx *base, dev_addr out, dev_addr x, dev_addr g, int32_
                                .d = d, .eps = eps});
 }
 
-void cpu_add_rmsnorm(struct kctx *base, dev_addr out, dev_addr x, dev_addr y, float scale, dev_addr g,
-                     int32_t T, int32_t d, float eps) {
+void cpu_add_rmsnorm(struct kctx *base, dev_addr out, dev_addr x, dev_addr y, float scale,
+                     dev_addr g, int32_t T, int32_t d, float eps) {
     struct cpu_ctx *c = cpu_of(base);
     if (kctx_failed(base)) return;
     norm(c, (struct norm_call){.out = cpu_at(c, out), .x = cpu_at(c, x), .y = cpu_at(c, y),
@@ -101,7 +101,7 @@ void cpu_head_norm(struct kctx *base, dev_addr x, dev_addr g, int32_t T, int32_t
                                .T = T * heads, .d = e, .eps = eps});
 }
 
-/* --- rotary positions -------------------------------------------------------------------------- */
+/* --- rotary positions ------------------------------------------------------------------------- */
 
 struct rope_table_call {
     const struct rope_freqs *f;
@@ -209,7 +209,7 @@ void cpu_rope_kv(struct kctx *base, dev_addr q, int32_t H, dev_addr k, dev_addr 
     cpu_parallel(c, area(rows->n_rows, (H + 2 * kv->n_heads) * kv->head_dim), rope_kv_slice, &call);
 }
 
-/* --- elements ---------------------------------------------------------------------------------- */
+/* --- elements --------------------------------------------------------------------------------- */
 
 struct silu_call {
     const struct cpu_level *level;
@@ -226,7 +226,8 @@ static void silu_slice(void *arg, int member, int n_members) {
                           (size_t)(to - from));
 }
 
-void cpu_silu_mul(struct kctx *base, dev_addr out, dev_addr gate, dev_addr up, int32_t T, int32_t F) {
+void cpu_silu_mul(struct kctx *base, dev_addr out, dev_addr gate, dev_addr up, int32_t T,
+                  int32_t F) {
     struct cpu_ctx *c = cpu_of(base);
     if (kctx_failed(base)) return;
     struct silu_call call = {c->level, cpu_at(c, out), cpu_at(c, gate), cpu_at(c, up), area(T, F)};

@@ -63,7 +63,8 @@ static void silu_mul(float *out, const float *gate, const float *up, size_t n) {
     for (; i + LANES <= n; i += LANES)
         v_store(out + i, v_silu_mul(v_load(gate + i), v_load(up + i)));
     int rest = (int)(n - i);
-    if (rest) v_store_n(out + i, v_silu_mul(v_load_n(gate + i, rest), v_load_n(up + i, rest)), rest);
+    if (rest == 0) return;
+    v_store_n(out + i, v_silu_mul(v_load_n(gate + i, rest), v_load_n(up + i, rest)), rest);
 }
 
 static void scale_all(float *x, size_t n, float s) {

@@ -52,9 +52,14 @@ INLINE vi i_load(const void *p) {
     return (vi){_mm256_loadu_si256(q), _mm256_loadu_si256(q + 1)};
 }
 INLINE vi i_set1(int x) { return (vi){_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
-INLINE vi i_srl(vi x, int n) { return (vi){(__m256i)((__v8su)x.a >> n), (__m256i)((__v8su)x.b >> n)}; }
-INLINE vi i_sll(vi x, int n) { return (vi){(__m256i)((__v8su)x.a << n), (__m256i)((__v8su)x.b << n)}; }
-INLINE vi i_sra(vi x, int n) { return (vi){(__m256i)((__v8si)x.a >> n), (__m256i)((__v8si)x.b >> n)}; }
+#define SHIFT(name, lanes, op) \
+    INLINE vi name(vi x, int n) { \
+        return (vi){(__m256i)((lanes)x.a op n), (__m256i)((lanes)x.b op n)}; \
+    }
+SHIFT(i_srl, __v8su, >>)
+SHIFT(i_sll, __v8su, <<)
+SHIFT(i_sra, __v8si, >>)
+#undef SHIFT
 INLINE vf v_from_i(vi x) { return (vf){_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
 INLINE vi i_round(vf x) { return (vi){_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b)}; }
 INLINE vf v_cast(vi x) { return (vf){_mm256_castsi256_ps(x.a), _mm256_castsi256_ps(x.b)}; }
@@ -70,7 +75,8 @@ INLINE void v_store_f16(void *p, vf x) {
 }
 INLINE vf v_bf16(const void *p) {
     const __m128i *q = p;
-    vi x = {_mm256_cvtepu16_epi32(_mm_loadu_si128(q)), _mm256_cvtepu16_epi32(_mm_loadu_si128(q + 1))};
+    vi x = {_mm256_cvtepu16_epi32(_mm_loadu_si128(q)),
+            _mm256_cvtepu16_epi32(_mm_loadu_si128(q + 1))};
     return v_cast(i_sll(x, 16));
 }
 

@@ -34,7 +34,7 @@ INLINE vi with_bit(vi a, int bits, vi high, int j, int at) {
     return i_or(i_and(a, i_set1((1 << bits) - 1)), i_and(bit, i_set1(1 << at)));
 }
 
-/* --- plain types ------------------------------------------------------------------------------- */
+/* --- plain types ------------------------------------------------------------------------------ */
 
 INLINE struct run run_f32(const uint8_t *panel, int k) {
     return (struct run){.low = panel + (size_t)k * WORD};
@@ -54,7 +54,7 @@ INLINE vf weight_bf16(const struct run *r, int j) {
     return v_cast(j % 2 ? i_and(pair, i_set1((int)0xFFFF0000)) : i_sll(pair, 16));
 }
 
-/* --- blocks of 32 ------------------------------------------------------------------------------ */
+/* --- blocks of 32 ----------------------------------------------------------------------------- */
 
 INLINE struct run run_q8_0(const uint8_t *panel, int k) {
     const uint8_t *b = block_at(panel, k, 32, 34);
@@ -108,7 +108,7 @@ INLINE vf weight_q5_1(const struct run *r, int j) {
     return v_fma(v_code5(five_bits(r, j)), r->scale, r->offset);
 }
 
-/* --- blocks of 256 ----------------------------------------------------------------------------- */
+/* --- blocks of 256 ---------------------------------------------------------------------------- */
 
 /* Byte i of words that hold 4 a lane. */
 INLINE vi byte_of(const uint8_t *words, int i) { return i_srl(word_at(words, i / 4), 8 * (i % 4)); }

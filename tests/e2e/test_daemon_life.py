@@ -106,6 +106,20 @@ def test_any_split_up_to_the_heads_gives_the_same_tokens(start, tp):
         assert info["tp"] == tp == len(info["ranks"]) == len(status["devices"])
 
 
+def test_end_tokens_of_both_files_count(start, tmp_path):
+    """generation_config.json lists one end token; the tokenizer's own stays one."""
+    model = tmp_path / "model"
+    shutil.copytree(TINY, model)
+    config = json.loads((model / "config.json").read_text())
+    own, other = config["eos_token_id"], 1
+    (model / "config.json").write_text(json.dumps({**config, "eos_token_id": other}))
+    (model / "generation_config.json").write_text(json.dumps({"eos_token_id": other}))
+    with start(model=model).client() as client:
+        for eos in (own, other):
+            got = client.call("generate", prompt="a", max_tokens=5, logit_bias={str(eos): 1000})
+            assert (got["finish_reason"], got["stop"], len(got["tokens"])) == ("stop", eos, 1)
+
+
 def test_a_long_socket_path_is_78_and_names_the_limit(tmp_path):
     path = tmp_path / ("x" * 200)
     line = fails(78, "--model", TINY, "--state-dir", tmp_path / "s", "--socket", path)

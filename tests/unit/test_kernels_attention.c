@@ -12,8 +12,8 @@ struct attention_case {
     int32_t n_blocks;
 };
 
-static float cache_at(const struct attention_case *a, const uint8_t *cache, int32_t seq, int32_t head,
-                      int32_t p, int32_t i) {
+static float cache_at(const struct attention_case *a, const uint8_t *cache, int32_t seq,
+                      int32_t head, int32_t p, int32_t i) {
     int32_t block = a->blocks[seq * a->max_blocks + p / a->block_size];
     size_t at = (size_t)((block * a->K + head) * a->block_size + p % a->block_size) * (size_t)a->e +
                 (size_t)i;
@@ -119,8 +119,10 @@ static void check_case(struct kctx *c, struct attention_case *a, int32_t longest
 
 static void attention_right(struct kctx *c) {
     static const struct attention_case shapes[] = {
-        {DTYPE_F32, 9, 3, 64, 16, 0, 600, .n_seqs = 1, .T = 40, .kv_of_head = {0, 0, 0, 1, 1, 1, 2, 2, 2}},
-        {DTYPE_F16, 9, 3, 64, 32, 0, 576, .n_seqs = 3, .T = 33, .kv_of_head = {0, 0, 0, 1, 1, 1, 2, 2, 2}},
+        {DTYPE_F32, 9, 3, 64, 16, 0, 600, .n_seqs = 1, .T = 40,
+         .kv_of_head = {0, 0, 0, 1, 1, 1, 2, 2, 2}},
+        {DTYPE_F16, 9, 3, 64, 32, 0, 576, .n_seqs = 3, .T = 33,
+         .kv_of_head = {0, 0, 0, 1, 1, 1, 2, 2, 2}},
         {DTYPE_BF16, 5, 3, 40, 128, 0, 200, .n_seqs = 2, .T = 20, .kv_of_head = {0, 1, 1, 1, 2}},
         {DTYPE_F32, 4, 1, 20, 5, 7, 90, .n_seqs = 2, .T = 25, .kv_of_head = {0, 0, 0, 0}},
         {DTYPE_F16, 2, 2, 18, 100, 33, 36, .n_seqs = 1, .T = 64, .kv_of_head = {0, 1}},
@@ -138,7 +140,31 @@ static void attention_is_right_and_each_rows_own(void **state) {
     on_every_level(attention_right);
 }
 
+/* Two cores take heads one by one where a single core takes them together. */
+static void bits_do_not_depend_on_the_team(void **state) {
+    (void)state;
+    struct attention_case a = {DTYPE_BF16, 9, 3, 64, 16, 0, 576, .n_seqs = 2, .T = 5,
+                               .kv_of_head = {0, 0, 0, 1, 1, 1, 2, 2, 2}};
+    case_fill(&a, 300);
+    float *first = NULL;
+    for (int n_cores = 1; n_cores <= 3; n_cores++) {
+        struct kctx *c = open_ctx(n_cores, 0, false);
+        float *out = case_run(c, &a, 0, a.T, 0.125f);
+        if (first) assert_memory_equal(first, out, (size_t)(a.T * a.out_stride) * 4);
+        if (first) free(out);
+        else first = out;
+        c->ops->close(c);
+    }
+    free(first);
+    free(a.q);
+    free(a.keys);
+    free(a.values);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(attention_is_right_and_each_rows_own)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(attention_is_right_and_each_rows_own),
+        cmocka_unit_test(bits_do_not_depend_on_the_team),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,7 +15,8 @@ static struct matrix matrix_new(struct kctx *c, enum dtype type, int32_t rows, i
     m.values = malloc((size_t)rows * (size_t)cols * sizeof(float) + 1);
     for (int32_t i = 0; i < rows; i++) {
         random_row(type, cols, file + (size_t)i * stride);
-        dtype_row_to_f32(type, file + (size_t)i * stride, m.values + (size_t)i * (size_t)cols, cols);
+        dtype_row_to_f32(type, file + (size_t)i * stride, m.values + (size_t)i * (size_t)cols,
+                         cols);
     }
     if (c->ops->weight_new(c, type, rows, cols, &m.w, &e) != 0) fail_msg("%s", e.message);
     int32_t half = rows / 3; /* in two pieces, the second from the middle of a panel */
@@ -41,7 +42,8 @@ static void check_linear(const struct matrix *m, const float *x, const float *bi
                 want += term;
                 size += fabs(term);
             }
-            assert_near(dtype_info(m->w.type)->name, y[t * m->w.rows + n], want, 1e-6 * size + 1e-9);
+            assert_near(dtype_info(m->w.type)->name, y[t * m->w.rows + n], want,
+                        1e-6 * size + 1e-9);
         }
 }
 

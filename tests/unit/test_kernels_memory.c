@@ -65,6 +65,7 @@ static void the_host_cannot_follow_an_alias(void **state) {
     struct kctx *c = open_ctx(1, 1 << 20, false);
     unsetenv("TPD_DEBUG_ALIAS");
     dev_addr a = to_device(c, "seen", 5);
+    to_device(c, NULL, 5); /* its neighbour */
     char *got = from_device(c, a, 5);
     assert_string_equal(got, "seen");
     free(got);

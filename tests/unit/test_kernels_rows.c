@@ -1,10 +1,10 @@
 /* Norms, rotary positions, activations and copies against plain double arithmetic. */
 #include "tests/unit/kernels_fixture.h"
 
-/* --- norms ------------------------------------------------------------------------------------- */
+/* --- norms ------------------------------------------------------------------------------------ */
 
-static void check_norm(const char *what, const float *got, const double *x, const float *g, int32_t T,
-                       int32_t d) {
+static void check_norm(const char *what, const float *got, const double *x, const float *g,
+                       int32_t T, int32_t d) {
     for (int32_t t = 0; t < T; t++) {
         double sum = 0;
         for (int32_t i = 0; i < d; i++) sum += x[t * d + i] * x[t * d + i];
@@ -18,8 +18,8 @@ static void norms_of_size(struct kctx *c, int32_t T, int32_t d) {
     size_t n = (size_t)(T * d), bytes = n * 4;
     float *x = random_floats(n), *y = random_floats(n), *g = random_floats((size_t)d);
     double *sum = malloc(n * sizeof *sum);
-    dev_addr dx = to_device(c, x, bytes), dy = to_device(c, y, bytes), out = to_device(c, NULL, bytes);
-    dev_addr dg = to_device(c, g, (size_t)d * 4);
+    dev_addr dx = to_device(c, x, bytes), dy = to_device(c, y, bytes);
+    dev_addr out = to_device(c, NULL, bytes), dg = to_device(c, g, (size_t)d * 4);
 
     for (size_t i = 0; i < n; i++) sum[i] = (double)x[i];
     c->ops->rmsnorm(c, out, dx, dg, T, d, 1e-5f);
@@ -55,7 +55,7 @@ static void norms_right(struct kctx *c) {
     for (int i = 0; i < 8; i++) norms_of_size(c, random_int(1, 30), sizes[i]);
 }
 
-/* --- rotary positions -------------------------------------------------------------------------- */
+/* --- rotary positions ------------------------------------------------------------------------- */
 
 static double frequency(const struct rope_freqs *f, const float *inv, int32_t len, int32_t i) {
     if (f->ntk_factor <= 0 || len <= f->original_len) return (double)inv[i];
@@ -115,11 +115,12 @@ static void rope_kv_of_type(struct kctx *c, enum dtype type) {
     static const int32_t pos[T] = {3, 4, 5, 0, 11}, seq[T] = {0, 0, 0, 1, 2};
     static const int32_t blocks[3 * MAX] = {5, 2, 0, 1, 0, 0, 6, 4, 3};
     size_t cache_bytes = (size_t)BLOCKS * K * BLOCK * dtype_row_bytes(type, E);
-    float *q = random_floats(T * H * E), *k = random_floats(T * K * E), *v = random_floats(T * K * E);
-    float *cs = random_floats(T * E), want[E];
+    float *q = random_floats(T * H * E), *k = random_floats(T * K * E);
+    float *v = random_floats(T * K * E), *cs = random_floats(T * E), want[E];
     struct kv_view kv = {type, BLOCKS, BLOCK, K, E, to_device(c, NULL, cache_bytes),
                          to_device(c, NULL, cache_bytes)};
-    struct step_rows rows = {T, 3, MAX, to_device(c, pos, sizeof pos), to_device(c, seq, sizeof seq),
+    struct step_rows rows = {T, 3, MAX, to_device(c, pos, sizeof pos),
+                             to_device(c, seq, sizeof seq),
                              to_device(c, blocks, sizeof blocks)};
     dev_addr dq = to_device(c, q, T * H * E * 4), dk = to_device(c, k, T * K * E * 4);
     c->ops->rope_kv(c, dq, H, dk, to_device(c, v, T * K * E * 4), to_device(c, cs, T * E * 4), &kv,
@@ -153,7 +154,7 @@ static void rope_kv_right(struct kctx *c) {
     for (int type = DTYPE_F32; type <= DTYPE_BF16; type++) rope_kv_of_type(c, (enum dtype)type);
 }
 
-/* --- elements ---------------------------------------------------------------------------------- */
+/* --- elements --------------------------------------------------------------------------------- */
 
 static void silu_right(struct kctx *c) {
     enum { N = 3 * 61 };
