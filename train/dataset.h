@@ -1,0 +1,69 @@
+/* train/dataset.h: a file of examples becomes micro-batches of token rows.
+ *
+ * dataset_open checks the whole file first (every record, with line numbers), tokenises it in parallel
+ * and keeps the result in a cache file of token ids, which is mapped; so data may be larger than
+ * memory and a resumed job opens in milliseconds. Read-only afterwards; any thread.
+ *
+ * Forms, found from the first record and the same throughout: JSON lines (or one JSON array) of
+ * {"text"}, {"prompt","completion"}, {"messages":[…]}, {"instruction","input","output"},
+ * {"input_ids","labels"}; or a .txt file, cut at seq_len. CRLF, BOM and blank lines are taken. */
+#ifndef TPD_TRAIN_DATASET_H
+#define TPD_TRAIN_DATASET_H
+
+#include "base/error.h"
+#include "text/tokenizer.h"
+
+struct dataset;
+
+struct dataset_options {
+    const struct tokenizer *tokenizer;
+    const char *cache_dir;  /* must exist */
+    int32_t vocab;          /* ids of input_ids records must be below it */
+    int32_t eos;            /* appended to examples; -1 = none */
+    int32_t seq_len;        /* longer examples are cut (and counted) */
+    bool on_completion;     /* loss on completions and assistant turns only */
+    bool skip_bad;          /* count broken records instead of failing */
+    int threads;
+};
+
+struct dataset_report {
+    int64_t examples, skipped, cut; /* records taken, broken ones passed over, ones cut at seq_len */
+    int64_t tokens, trained_tokens;
+    const char *form;               /* "text", "completion", "messages" … */
+};
+
+/* ERR_NOT_FOUND, or ERR_BAD_FILE with path and line. A file without a usable example is an error. */
+int dataset_open(struct dataset **out, const char *path, const struct dataset_options *options,
+                 struct error *e);
+void dataset_close(struct dataset *d);
+void dataset_report(const struct dataset *d, struct dataset_report *out);
+
+/* Which examples a pass goes over: all but (or only) the eval part, in an order that seed and epoch
+ * give. The eval part is chosen by seed alone. */
+struct dataset_view {
+    const struct dataset *data;
+    double eval_fraction; /* 0 = no part is held out */
+    bool eval;            /* the held-out part, in file order */
+    uint64_t seed;
+    int32_t seq_len, rows; /* rows of a micro-batch: a multiple of seq_len when packing */
+    bool packing;          /* several examples share seq_len rows, attention kept inside each */
+};
+
+/* The micro-batches of one epoch, made once for it: examples dealt first-fit into rows. */
+struct dataset_epoch;
+int dataset_epoch_new(struct dataset_epoch **out, const struct dataset_view *view, int64_t epoch,
+                      struct error *e);
+void dataset_epoch_free(struct dataset_epoch *e);
+int64_t dataset_epoch_batches(const struct dataset_epoch *e);
+
+/* Arrays of at least view.rows entries, the caller's. labels[t]: the token that should follow row t,
+ * -1 where nothing is trained. first[t]: the row where the row's example begins; pos[t] = t - first[t];
+ * len[t]: rows of its example. */
+struct dataset_rows {
+    int32_t n_rows, n_trained;
+    int32_t *ids, *labels, *pos, *first, *len;
+};
+/* Micro-batch i of the epoch: the same for the same view, epoch and i. */
+void dataset_epoch_rows(const struct dataset_epoch *e, int64_t i, struct dataset_rows *out);
+
+#endif

@@ -1,0 +1,63 @@
+/* train/jobs.h: the store of fine-tune jobs: SQLite (WAL) in state_dir/tpd.db.
+ *
+ * Survives everything: a state is in the database before anybody is told of it. One connection under
+ * a mutex; any thread (calls take well under a millisecond, plus a sync for changes of state). */
+#ifndef TPD_TRAIN_JOBS_H
+#define TPD_TRAIN_JOBS_H
+
+#include "train/job.h"
+
+struct jobs;
+
+enum job_state { JOB_QUEUED, JOB_RUNNING, JOB_PAUSED, JOB_DONE, JOB_FAILED, JOB_CANCELLED };
+const char *job_state_name(enum job_state state);
+
+struct job {
+    int64_t id;
+    char name[65];
+    enum job_state state;
+    json_t *spec;      /* canonical */
+    int64_t step, steps;
+    double loss, eval_loss; /* NaN = none yet */
+    char *error;       /* of a failed job, or NULL */
+    char *result;      /* where its output is, or NULL */
+    double created, started, ended; /* seconds since 1970; 0 = not yet */
+};
+void job_free_fields(struct job *job);
+
+/* One line of a job's log: an event with its numbers ("step", "eval", "checkpoint", "note" …). */
+struct job_event {
+    int64_t cursor; /* grows; `after` of finetune.log */
+    double time;
+    json_t *fields; /* {"event": "step", "step": 3, "loss": …} */
+};
+
+int jobs_open(struct jobs **out, const char *state_dir, struct error *e);
+void jobs_close(struct jobs *jobs);
+/* Jobs that were running when the last daemon ended are queued again. Returns how many. */
+int jobs_recover(struct jobs *jobs, struct error *e);
+
+/* *id: the new job, or the live one with the same `once` key (then *existing is true). */
+int jobs_submit(struct jobs *jobs, const struct job_spec *spec, int64_t *id, bool *existing,
+                struct error *e);
+/* ERR_NOT_FOUND when there is none. id or, when id is 0, the newest job of that name. */
+int jobs_get(struct jobs *jobs, int64_t id, const char *name, struct job *out, struct error *e);
+/* Newest first; *out is an array to free with jobs_list_free. */
+int jobs_list(struct jobs *jobs, struct job **out, size_t *n, struct error *e);
+void jobs_list_free(struct job *list, size_t n);
+/* The oldest queued job, made running; ERR_NOT_FOUND when none waits. */
+int jobs_take(struct jobs *jobs, struct job *out, struct error *e);
+/* Moves a job if the move is legal (ERR_CONFLICT says what it is now): queued, running -> paused,
+ * cancelled; paused -> queued, cancelled; running -> done, failed, queued. */
+int jobs_move(struct jobs *jobs, int64_t id, enum job_state to, const char *error,
+              const char *result, struct error *e);
+int jobs_delete(struct jobs *jobs, int64_t id, struct error *e); /* ended ones only */
+int jobs_progress(struct jobs *jobs, int64_t id, int64_t step, int64_t steps, double loss,
+                  double eval_loss, struct error *e);
+int jobs_log(struct jobs *jobs, int64_t id, json_t *fields /* taken */, struct error *e);
+/* Events after a cursor, oldest first, at most max. */
+int jobs_events(struct jobs *jobs, int64_t id, int64_t after, size_t max, struct job_event **out,
+                size_t *n, struct error *e);
+void jobs_events_free(struct job_event *events, size_t n);
+
+#endif
