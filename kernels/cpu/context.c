@@ -1,5 +1,6 @@
 /* Opens a CPU context: instruction set, memory, team; and the table of operations. */
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/train.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -109,6 +110,23 @@ static const struct kernels cpu_kernels = {
     .silu_mul = cpu_silu_mul,
     .gather_rows = cpu_gather_rows,
     .scale = cpu_scale,
+    .matmul = cpu_matmul,
+    .linear_dx = cpu_linear_dx,
+    .col_sum = cpu_col_sum,
+    .rmsnorm_dx = cpu_rmsnorm_dx,
+    .rope_rows = cpu_rope_rows,
+    .attention_rows = cpu_attention_rows,
+    .attention_rows_dx = cpu_attention_rows_dx,
+    .silu_mul_dx = cpu_silu_mul_dx,
+    .ce_stats = cpu_ce_stats,
+    .ce_grad = cpu_ce_grad,
+    .embed_rows = cpu_embed_rows,
+    .embed_grad = cpu_embed_grad,
+    .copy = cpu_copy,
+    .axpy = cpu_axpy,
+    .dropout = cpu_dropout,
+    .sum_squares = cpu_sum_squares,
+    .adamw = cpu_adamw,
     .close = cpu_close,
 };
 

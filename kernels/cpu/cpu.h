@@ -2,7 +2,8 @@
  *
  * Files in reading order: context.c (open, dispatch), memory.c (device memory), pack.c (the layout
  * of weights), linear.c, attention.c and rows.c (operations: they cut the work for the team), and
- * the level_*.c files (the loops, one source compiled for each instruction set; see vec.h).
+ * the level_*.c files (the loops, one source compiled for each instruction set; see vec.h). What
+ * training adds begins at train.h.
  */
 #ifndef TPD_KERNELS_CPU_CPU_H
 #define TPD_KERNELS_CPU_CPU_H
@@ -16,6 +17,8 @@ enum { LANES = 16 };
 /* Sums over k run in chunks: y = (c0 + c1) + c2 …, each chunk one fused chain from 0 in ascending
  * k. Every path keeps to this order; it is why a row's bits do not depend on T or the team. */
 enum { K_CHUNK = 256 };
+
+struct cpu_train;
 
 struct panels {
     enum dtype type;
@@ -51,7 +54,7 @@ struct cpu_level {
     /* The same for T rows of x [T, cols], y [T, rows]. scratch: MATMUL_SCRATCH bytes. */
     void (*matmul)(const struct panels *w, int32_t from, int32_t to, const float *x, int32_t T,
                    const float *bias, float *y, void *scratch);
-    /* out[k][16] for k_from … k_to-1 of one panel; k_from is a multiple of K_CHUNK. */
+    /* out[k][16] for k_from … k_to-1 of one panel; k_from is a multiple of 32. */
     void (*dequant)(const struct panels *w, int32_t panel, int32_t k_from, int32_t k_to,
                     float *out);
     /* x += scale * y where y is not NULL; out = x * g / sqrt(mean(x^2) + eps). */
@@ -66,6 +69,7 @@ struct cpu_level {
     /* scratch: attention_scratch(e) bytes. */
     void (*attention)(const struct attention_job *job, const struct attention_unit *unit,
                       void *scratch);
+    const struct cpu_train *train; /* train.h */
 };
 
 extern const struct cpu_level cpu_level_portable, cpu_level_avx2, cpu_level_avx512;

@@ -7,6 +7,8 @@
 
 #include "kernels/cpu/attention_impl.h"
 
+#include "kernels/cpu/train_level_impl.h"
+
 const struct cpu_level LEVEL_TABLE = {
     .name = LEVEL_NAME,
     .matvec = matvec,
@@ -18,4 +20,5 @@ const struct cpu_level LEVEL_TABLE = {
     .rotate = rotate,
     .narrow = narrow,
     .attention = attention,
+    .train = &train_loops,
 };

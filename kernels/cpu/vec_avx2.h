@@ -46,6 +46,13 @@ PAIR(vi, i_or, _mm256_or_si256)
 INLINE vf v_fma(vf x, vf y, vf z) {
     return (vf){_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
 }
+INLINE vf v_sqrt(vf x) { return (vf){_mm256_sqrt_ps(x.a), _mm256_sqrt_ps(x.b)}; }
+INLINE vf zip_eight(__m256 x, __m256 y) {
+    __m256 low = _mm256_unpacklo_ps(x, y), high = _mm256_unpackhi_ps(x, y);
+    return (vf){_mm256_permute2f128_ps(low, high, 0x20), _mm256_permute2f128_ps(low, high, 0x31)};
+}
+INLINE vf v_zip_low(vf x, vf y) { return zip_eight(x.a, y.a); }
+INLINE vf v_zip_high(vf x, vf y) { return zip_eight(x.b, y.b); }
 
 INLINE vi i_load(const void *p) {
     const __m256i *q = p;

@@ -26,6 +26,15 @@ INLINE vf v_div(vf a, vf b) { return _mm512_div_ps(a, b); }
 INLINE vf v_max(vf a, vf b) { return _mm512_max_ps(a, b); }
 INLINE vf v_min(vf a, vf b) { return _mm512_min_ps(a, b); }
 INLINE vf v_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+INLINE vf v_sqrt(vf a) { return _mm512_sqrt_ps(a); }
+INLINE vf v_zip_low(vf a, vf b) {
+    return _mm512_permutex2var_ps(
+        a, _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23), b);
+}
+INLINE vf v_zip_high(vf a, vf b) {
+    return _mm512_permutex2var_ps(
+        a, _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31), b);
+}
 
 INLINE vi i_load(const void *p) { return _mm512_loadu_si512(p); }
 INLINE vi i_set1(int x) { return _mm512_set1_epi32(x); }

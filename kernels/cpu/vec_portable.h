@@ -38,6 +38,20 @@ INLINE vf v_min(vf x, vf y) {
     return (vf)(((vi)x & m) | ((vi)y & ~m));
 }
 INLINE vf v_fma(vf x, vf y, vf z) { return x * y + z; }
+INLINE vf v_sqrt(vf x) {
+    for (int i = 0; i < 16; i++) x[i] = sqrtf(x[i]);
+    return x;
+}
+INLINE vf v_zip_low(vf x, vf y) {
+    vf z;
+    for (int i = 0; i < 16; i++) z[i] = i % 2 ? y[i / 2] : x[i / 2];
+    return z;
+}
+INLINE vf v_zip_high(vf x, vf y) {
+    vf z;
+    for (int i = 0; i < 16; i++) z[i] = i % 2 ? y[8 + i / 2] : x[8 + i / 2];
+    return z;
+}
 
 INLINE vi i_load(const void *p) {
     vi x;
