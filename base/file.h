@@ -19,6 +19,26 @@ void file_map_drop(const struct file_map *map, size_t offset, size_t bytes);
  * the caller's to free(). A larger file is ERR_BAD_FILE naming the limit. */
 int file_read(const char *path, size_t max, char **out, size_t *size, struct error *e);
 
+/* A new file that appears under its name whole or not at all: written as PATH.part, then fsynced,
+ * renamed and its directory fsynced by file_writer_commit. Errors stick: check the commit. */
+struct file_writer {
+    int fd;
+    char *path, *part;
+    char *buffer;
+    size_t n;
+    int errnum;
+};
+int file_writer_open(struct file_writer *w, const char *path, struct error *e);
+void file_writer_add(struct file_writer *w, const void *data, size_t size);
+int file_writer_commit(struct file_writer *w, struct error *e);
+void file_writer_abandon(struct file_writer *w);
+
+/* mkdir -p (mode 0700 for what is new). */
+int dir_make(const char *path, struct error *e);
+int dir_sync(const char *path, struct error *e);
+/* Removes a directory and all in it; one that is not there is no error. */
+int dir_remove(const char *path, struct error *e);
+
 bool path_is_dir(const char *path);
 bool path_exists(const char *path);
 /* dir + "/" + name, to be freed by the caller. */

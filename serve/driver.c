@@ -169,6 +169,36 @@ static void run_step(struct engine *engine, const struct sched_step *work) {
     if (err || s->over) finish(engine, s, FINISH_ERROR, err ? &error : NULL);
 }
 
+/* --- background -------------------------------------------------------------------------------- */
+
+static bool run_background_unit(struct engine *engine) {
+    const struct engine_background *b = &engine->options.background;
+    if (!b->unit) return false;
+    int64_t begin = clock_ns();
+    bool did = b->unit(b->arg, engine->runner->ops->ranks(engine->runner));
+    engine->background_credit -= (double)(clock_ns() - begin) / 1e9;
+    return did;
+}
+
+/* After a step that took `seconds`: units until their share of the time is used up. */
+static void run_background_share(struct engine *engine, double seconds) {
+    double share = engine->options.background.share;
+    engine->background_credit += seconds * share / (1 - share);
+    if (engine->background_credit > 1) engine->background_credit = 1; /* not saved up for a burst */
+    if (engine->background_credit > 0 && !run_background_unit(engine))
+        engine->background_credit = 0;
+}
+
+/* Units while no request is live; false when there are none to do. */
+static bool run_background_idle(struct engine *engine) {
+    pthread_mutex_lock(&engine->lock);
+    bool free_time = engine->stopping == KEEP_RUNNING && !engine->inbox && !engine->sequences;
+    pthread_mutex_unlock(&engine->lock);
+    if (!free_time || !run_background_unit(engine)) return false;
+    engine->background_credit = 0;
+    return true;
+}
+
 /* Sleeps while there is nothing to do. False when nothing will come any more. */
 static bool wait_for_bell(struct engine *engine) {
     pthread_mutex_lock(&engine->lock);
@@ -185,12 +215,14 @@ static void serve(struct engine *engine) {
         accept_inbox(engine);
         look_at_wishes(engine);
         for (struct sched_step work; scheduler_next(engine->scheduler, &work);) {
+            int64_t begin = clock_ns();
             show_load(engine);
             run_step(engine, &work);
+            run_background_share(engine, (double)(clock_ns() - begin) / 1e9);
             accept_inbox(engine);
             look_at_wishes(engine);
         }
-    } while (wait_for_bell(engine));
+    } while (run_background_idle(engine) || wait_for_bell(engine));
 }
 
 /* --- starting -------------------------------------------------------------------------------- */
@@ -256,5 +288,8 @@ void engine_drive(void *arg) {
     report_loaded(engine, err ? &error : NULL);
     if (err) fail_inbox(engine, &error);
     else serve(engine);
+    if (engine->options.background.stop)
+        engine->options.background.stop(engine->options.background.arg,
+                                        engine->runner->ops->ranks(engine->runner));
     engine->runner->ops->unload(engine->runner);
 }

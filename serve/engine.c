@@ -98,6 +98,10 @@ static void wake_driver(struct engine *engine) {
     pthread_mutex_unlock(&engine->lock);
 }
 
+void engine_wake(struct engine *engine) {
+    wake_driver(engine);
+}
+
 void engine_cancel(struct engine *engine, struct gen_request *request) {
     atomic_store(&request->cancelled, true);
     wake_driver(engine);

@@ -134,6 +134,21 @@ enum { ENGINE_SLOTS = 8, ENGINE_MAX_QUEUE = 256, ENGINE_STEP_ROWS = 512 };
 
 enum engine_state { ENGINE_LOADING, ENGINE_READY, ENGINE_FAILED, ENGINE_STOPPED };
 
+struct ranks;
+
+/* Work that fills the time between serving steps, a unit at a time (training). The engine calls both
+ * functions on rank 0's thread. */
+struct engine_background {
+    /* Does one unit on the ranks; false when there is nothing to do (engine_wake tells of more). */
+    bool (*unit)(void *arg, struct ranks *ranks);
+    /* The engine ends: saves what it has and lets go of the ranks' memory. */
+    void (*stop)(void *arg, struct ranks *ranks);
+    void *arg;
+    /* Of the time when requests are live, the part that units get: 0 … 0.9. A unit is begun only
+     * between two steps, so a request waits for one unit at the most. */
+    double share;
+};
+
 struct engine_options {
     const struct model *model;         /* borrowed, outlives the engine */
     const struct tokenizer *tokenizer; /* borrowed */
@@ -148,6 +163,7 @@ struct engine_options {
     size_t memory_limit; /* bytes a rank may hold; 0 = what the machine has */
     int deadline_ms;
     bool debug_alias;
+    struct engine_background background; /* unit == NULL: none */
     /* Called on rank 0's thread at READY and at FAILED (with the error); perhaps before
      * engine_start has returned. */
     void (*on_state)(void *user, enum engine_state state, const struct error *error);
@@ -175,6 +191,9 @@ int engine_submit(struct engine *engine, struct gen_request *request, struct err
 void engine_cancel(struct engine *engine, struct gen_request *request);
 /* A held request stays where it is and makes no tokens. */
 void engine_hold(struct engine *engine, struct gen_request *request, bool hold);
+
+/* Any thread: the background has work again. */
+void engine_wake(struct engine *engine);
 
 struct engine_stats {
     enum engine_state state;

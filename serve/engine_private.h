@@ -41,6 +41,7 @@ struct engine {
     /* The driver's own. */
     struct scheduler *scheduler;
     struct sequence *sequences; /* all that the scheduler has */
+    double background_credit;   /* seconds that background work may take while requests are live */
     struct step_buffers {
         int32_t *ids, *pos, *len, *seq, *out_rows; /* [max_rows] */
         int32_t *blocks;                           /* [max_blocks] */

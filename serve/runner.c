@@ -92,6 +92,10 @@ static void runner_unload(struct runner *r) {
     ranks_run(self_of(r)->ranks, unload_unit, NULL, NULL);
 }
 
+static struct ranks *runner_ranks(struct runner *r) {
+    return self_of(r)->ranks;
+}
+
 static void runner_memory(struct runner *r, int rank, struct mem_use *use, const char **name) {
     ranks_memory(self_of(r)->ranks, rank, use);
     *name = ranks_device_name(self_of(r)->ranks, rank);
@@ -109,6 +113,7 @@ static const struct runner_ops rank_runner_ops = {
     .load = runner_load,
     .forward = runner_forward,
     .unload = runner_unload,
+    .ranks = runner_ranks,
     .memory = runner_memory,
     .join = runner_join,
 };

@@ -22,6 +22,8 @@ struct runner_ops {
     int (*load)(struct runner *r, const struct shard_options *options, struct error *e);
     int (*forward)(struct runner *r, const struct step *step, struct error *e);
     void (*unload)(struct runner *r);
+    /* Driver only: the ranks themselves, for background work; NULL where there are none. */
+    struct ranks *(*ranks)(struct runner *r);
     /* Any thread. name is borrowed. */
     void (*memory)(struct runner *r, int rank, struct mem_use *use, const char **name);
     /* Waits for the threads (none when start failed or was not called) and frees the runner. */

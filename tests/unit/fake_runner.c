@@ -101,6 +101,11 @@ static void fake_unload(struct runner *r) {
     self->cache = NULL;
 }
 
+static struct ranks *fake_ranks(struct runner *r) {
+    (void)r;
+    return NULL;
+}
+
 static void fake_memory(struct runner *r, int rank, struct mem_use *use, const char **name) {
     (void)r;
     (void)rank;
@@ -122,6 +127,7 @@ static const struct runner_ops fake_ops = {
     .load = fake_load,
     .forward = fake_forward,
     .unload = fake_unload,
+    .ranks = fake_ranks,
     .memory = fake_memory,
     .join = fake_join,
 };
