@@ -9,16 +9,21 @@ labels[t] is the token that should follow row t, -1 where nothing is trained. Th
 mean over all trained rows of both sequences, which do not see each other; the norm is that of the
 whole gradient before it is clipped.
 grads.safetensors: the first step's gradients before clipping; init.safetensors (lora): A and B before;
-final.safetensors: the trained parameters after three steps. Names as Hugging Face and PEFT write them."""
+final.safetensors: the trained parameters after three steps. Names as Hugging Face and PEFT write them.
+adapter/ (lora): the same adapter as PEFT's save_pretrained writes it; logits.safetensors (lora): what
+base and adapter together make of "prompt", [ids, vocabulary]."""
 import json
 import shutil
 
 import numpy as np
 import torch
 import transformers
+from gguf import GGUFReader
+from gguf.quants import dequantize
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import save_file
 
+import make_gguf
 import reference as ref
 
 OUT = ref.DATA / "training"
@@ -36,6 +41,7 @@ CASES = {
     "lora-llama-biases": ("models/llama-biases", {"r": 4, "alpha": 8, "rslora": False}),
     "lora-llama-uneven": ("models/llama-uneven", {"r": 3, "alpha": 6, "rslora": True}),
     "lora-granite": ("models/granite", {"r": 4, "alpha": 8, "rslora": False}),
+    "lora-llama-q4_0": ("gguf/llama-q4_0/model.gguf", {"r": 4, "alpha": 8, "rslora": False}),
 }
 
 
@@ -83,10 +89,49 @@ def tensors(named):
     return {file_name(n): p.detach().clone().contiguous() for n, p in named}
 
 
+def open_gguf(path):
+    """A model of the exact numbers that a file of make_gguf.PLAIN's shape holds."""
+    settings = make_gguf.PLAIN
+    held = {t.name: t for t in GGUFReader(path).tensors}
+    weights = {}
+    for name, shape in ref.tensor_shapes(settings).items():
+        t = held[make_gguf.gguf_name(name)]
+        values = dequantize(t.data, t.tensor_type).astype(np.float32).reshape(shape)
+        order = make_gguf.row_order(name, settings)
+        weights[name] = values
+        if order is not None:
+            weights[name] = np.empty_like(values)
+            weights[name][order] = values
+    return ref.model_from_weights(settings, weights)
+
+
+def open_model(source):
+    if source.endswith(".gguf"):
+        return open_gguf(ref.DATA / source)
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        ref.DATA / source, dtype=torch.float32, attn_implementation="eager")
+
+
+def save_adapter(model, source, out):
+    for config in model.peft_config.values():
+        config.base_model_name_or_path = source  # not a path of this machine
+    model.save_pretrained(out / "adapter")
+    (out / "adapter" / "README.md").unlink()
+    file = out / "adapter" / "adapter_config.json"
+    written = json.loads(file.read_text())
+    written["target_modules"].sort()  # a set: its order differs from run to run
+    file.write_text(json.dumps(written, indent=2))
+
+
+@torch.no_grad()
+def save_logits(model, prompt, out):
+    logits = model(torch.tensor([prompt])).logits[0]
+    save_file({"logits": logits.contiguous()}, out / "logits.safetensors")
+
+
 def make(case, source, lora):
     rng = ref.rng_for(case)
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        ref.DATA / source, dtype=torch.float32, attn_implementation="eager")
+    model = open_model(source)
     vocab = model.config.vocab_size
     if lora:
         model = adapt(model, lora, rng)
@@ -116,6 +161,10 @@ def make(case, source, lora):
     save_file(tensors(named), out / "final.safetensors")
     facts = {"model": source, "method": "lora" if lora else "full", **(lora or {}), **STEP,
              "sequences": batch, "losses": losses, "norms": norms}
+    if lora:
+        facts["prompt"] = batch[1]["ids"]
+        save_adapter(model, source, out)
+        save_logits(model.eval(), facts["prompt"], out)
     (out / "train.json").write_text(json.dumps(facts) + "\n")
     print(case, [round(x, 4) for x in losses], [round(x, 3) for x in norms])
 
