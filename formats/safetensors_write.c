@@ -46,7 +46,7 @@ static char *make_header(const struct safetensors_entry *entries, size_t n, size
 int safetensors_writer_open(struct safetensors_writer *w, const char *path,
                             const struct safetensors_entry *entries, size_t n, struct error *e) {
     *w = (struct safetensors_writer){.file = {.fd = -1}, .n = n};
-    size_t size;
+    size_t size = 0;
     char *header = make_header(entries, n, &size);
     w->types = malloc((n ? n : 1) * sizeof *w->types);
     if (!header || !w->types) {
