@@ -10,7 +10,7 @@ OPT ?= -O2
 PREFIX ?= /usr/local
 PYTHON ?= /usr/bin/python3
 
-PKGS = libuv jansson libpcre2-8 libutf8proc
+PKGS = libuv jansson libpcre2-8 libutf8proc sqlite3
 # Asked once, and only when something is compiled: `make deps` runs before pkg-config is there.
 PKG_CFLAGS = $(eval PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS)))$(PKG_CFLAGS)
 PKG_LIBS = $(eval PKG_LIBS := $(shell pkg-config --libs $(PKGS)))$(PKG_LIBS)
@@ -30,7 +30,7 @@ ISA_avx512 = -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma -mf16
 isa_flags = $(foreach isa,avx2 avx512,$(if $(findstring _$(isa).c,$(1)),$(ISA_$(isa))))
 kernel_flags = $(if $(findstring kernels/cpu/,$(1)),-O3)
 
-CORE_DIRS = base formats text kernels kernels/cpu kernels/plan ipc ranks model serve
+CORE_DIRS = base formats text kernels kernels/cpu kernels/plan ipc ranks model serve train
 CORE_SRC = $(foreach d,$(CORE_DIRS),$(wildcard $(d)/*.c))
 DAEMON_SRC = $(wildcard daemon/*.c)
 CLIENT_LIB_SRC = $(wildcard client/lib/*.c)
@@ -97,7 +97,7 @@ help:
 	@echo 'Variables: B=dir  CC=gcc|clang  SAN=address,undefined|thread  PREFIX=dir  DESTDIR=dir'
 
 DEB = gcc g++ make pkg-config libuv1-dev libjansson-dev libpcre2-dev libutf8proc-dev \
-      libcmocka-dev python3 python3-pip python3-pytest python3-numpy
+      libsqlite3-dev libcmocka-dev python3 python3-pip python3-pytest python3-numpy
 deps:
 	apt-get update -q
 	DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends $(DEB)

@@ -14,11 +14,13 @@ BELOW = {
     "ranks": ["base", "kernels", "ipc"],
     "model": ["base", "formats", "kernels", "ipc"],
     "serve": ["base", "formats", "text", "kernels", "ipc", "ranks", "model"],
-    "daemon": ["base", "formats", "text", "kernels", "ipc", "ranks", "model", "serve"],
+    "train": ["base", "formats", "text", "kernels", "ipc", "ranks", "model"],
+    "daemon": ["base", "formats", "text", "kernels", "ipc", "ranks", "model", "serve", "train"],
     "client": ["base"],
 }
 PRIVATE = {  # headers that stay in their folder
     "model": ["model/shard.h", "model/tensors.h", "model/rope.h"],
+    "train": ["train/jobs_private.h"],
 }
 root = pathlib.Path(__file__).resolve().parent.parent
 problems = []

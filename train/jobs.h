@@ -11,6 +11,7 @@ struct jobs;
 
 enum job_state { JOB_QUEUED, JOB_RUNNING, JOB_PAUSED, JOB_DONE, JOB_FAILED, JOB_CANCELLED };
 const char *job_state_name(enum job_state state);
+bool job_state_ended(enum job_state state); /* done, failed, cancelled */
 
 struct job {
     int64_t id;
@@ -25,15 +26,20 @@ struct job {
 };
 void job_free_fields(struct job *job);
 
-/* One line of a job's log: an event with its numbers ("step", "eval", "checkpoint", "note" …). */
+/* One line of a job's log: an event with its numbers ("step", "eval", "checkpoint", "note" …). Each
+ * change of state is one too, written with it: {"event": "state", "state": "done"}. */
 struct job_event {
     int64_t cursor; /* grows; `after` of finetune.log */
     double time;
     json_t *fields; /* {"event": "step", "step": 3, "loss": …} */
 };
 
+/* state_dir must exist. A file that is damaged, foreign or of a newer tpd is ERR_BAD_FILE. */
 int jobs_open(struct jobs **out, const char *state_dir, struct error *e);
 void jobs_close(struct jobs *jobs);
+/* Calls listener after every change, on the thread that made it, with no lock held. Set it before
+ * others use the store. */
+void jobs_listen(struct jobs *jobs, void (*listener)(void *user), void *user);
 /* Jobs that were running when the last daemon ended are queued again. Returns how many. */
 int jobs_recover(struct jobs *jobs, struct error *e);
 
@@ -52,6 +58,7 @@ int jobs_take(struct jobs *jobs, struct job *out, struct error *e);
 int jobs_move(struct jobs *jobs, int64_t id, enum job_state to, const char *error,
               const char *result, struct error *e);
 int jobs_delete(struct jobs *jobs, int64_t id, struct error *e); /* ended ones only */
+/* NaN leaves the loss that is there. */
 int jobs_progress(struct jobs *jobs, int64_t id, int64_t step, int64_t steps, double loss,
                   double eval_loss, struct error *e);
 int jobs_log(struct jobs *jobs, int64_t id, json_t *fields /* taken */, struct error *e);

@@ -1,0 +1,511 @@
+#include "train/jobs_private.h"
+
+#include "base/file.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define JOB_COLUMNS                                                                                \
+    "id, name, state, spec, step, steps, loss, eval_loss, error, result, created, started, ended"
+
+static const char *const sql[SQL_COUNT] = {
+    [SQL_INSERT] = "INSERT INTO jobs(name, state, spec, once, created)"
+                   " VALUES(?1, 'queued', ?2, ?3, ?4)",
+    [SQL_FIND_ONCE] = "SELECT id FROM jobs WHERE once = ?1"
+                      " AND state IN ('queued', 'running', 'paused')",
+    [SQL_GET_ID] = "SELECT " JOB_COLUMNS " FROM jobs WHERE id = ?1",
+    [SQL_GET_NAME] = "SELECT " JOB_COLUMNS " FROM jobs WHERE name = ?1 ORDER BY id DESC LIMIT 1",
+    [SQL_LIST] = "SELECT " JOB_COLUMNS " FROM jobs ORDER BY id DESC",
+    [SQL_NEXT] = "SELECT " JOB_COLUMNS " FROM jobs WHERE state = 'queued' ORDER BY id LIMIT 1",
+    [SQL_TAKE] = "UPDATE jobs SET state = 'running',"
+                 " started = CASE started WHEN 0 THEN ?2 ELSE started END WHERE id = ?1",
+    [SQL_MOVE] = "UPDATE jobs SET state = ?2, error = ?3, result = coalesce(?4, result),"
+                 " ended = ?5 WHERE id = ?1",
+    [SQL_RECOVER] = "SELECT id FROM jobs WHERE state = 'running' ORDER BY id LIMIT 1",
+    [SQL_DELETE] = "DELETE FROM jobs WHERE id = ?1",
+    [SQL_DELETE_EVENTS] = "DELETE FROM events WHERE job = ?1",
+    [SQL_PROGRESS] = "UPDATE jobs SET step = ?2, steps = ?3, loss = coalesce(?4, loss),"
+                     " eval_loss = coalesce(?5, eval_loss) WHERE id = ?1",
+    [SQL_LOG] = "INSERT INTO events(job, time, fields) SELECT ?1, ?2, ?3"
+                " WHERE EXISTS (SELECT 1 FROM jobs WHERE id = ?1)",
+    [SQL_EVENTS] = "SELECT cursor, time, fields FROM events WHERE job = ?1 AND cursor > ?2"
+                   " ORDER BY cursor LIMIT ?3",
+};
+
+static const char *const state_names[] = {
+    [JOB_QUEUED] = "queued", [JOB_RUNNING] = "running", [JOB_PAUSED] = "paused",
+    [JOB_DONE] = "done",     [JOB_FAILED] = "failed",   [JOB_CANCELLED] = "cancelled",
+};
+
+const char *job_state_name(enum job_state state) {
+    return state_names[state];
+}
+
+bool job_state_ended(enum job_state state) {
+    return state == JOB_DONE || state == JOB_FAILED || state == JOB_CANCELLED;
+}
+
+static bool may_move(enum job_state from, enum job_state to) {
+    switch (to) {
+    case JOB_QUEUED: return from == JOB_RUNNING || from == JOB_PAUSED;
+    case JOB_RUNNING: return false; /* jobs_take alone */
+    case JOB_PAUSED: return from == JOB_QUEUED || from == JOB_RUNNING;
+    case JOB_CANCELLED: return !job_state_ended(from);
+    case JOB_DONE:
+    case JOB_FAILED: return from == JOB_RUNNING;
+    }
+    return false;
+}
+
+static double now_s(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+/* --- statements and transactions; under the mutex ---------------------------------------------- */
+
+static sqlite3_stmt *statement(struct jobs *jobs, enum jobs_statement which) {
+    sqlite3_stmt *s = jobs->statements[which];
+    sqlite3_reset(s);
+    sqlite3_clear_bindings(s);
+    return s;
+}
+
+static void bind_text(sqlite3_stmt *s, int at, const char *text) {
+    if (text) sqlite3_bind_text(s, at, text, -1, SQLITE_TRANSIENT);
+}
+
+/* NaN is SQL's NULL. */
+static void bind_number(sqlite3_stmt *s, int at, double number) {
+    if (isfinite(number)) sqlite3_bind_double(s, at, number);
+}
+
+/* Runs a statement that gives no rows. */
+static int run(struct jobs *jobs, sqlite3_stmt *s, const char *doing, struct error *e) {
+    int rc = sqlite3_step(s) == SQLITE_DONE ? 0 : jobs_fail(jobs, doing, e);
+    sqlite3_reset(s);
+    return rc;
+}
+
+/* durable: on the disk when the transaction ends. Numbers of a running job need not be: they are
+ * written again from the checkpoint on. */
+static int begin(struct jobs *jobs, bool durable, const char *doing, struct error *e) {
+    pthread_mutex_lock(&jobs->mutex);
+    int rc = jobs_exec(jobs, durable ? "PRAGMA synchronous=FULL" : "PRAGMA synchronous=NORMAL",
+                       doing, e);
+    if (rc == 0) rc = jobs_exec(jobs, "BEGIN IMMEDIATE", doing, e);
+    if (rc != 0) pthread_mutex_unlock(&jobs->mutex);
+    return rc;
+}
+
+/* Commits when rc is 0, else takes all back; tells the listener of what is now true. */
+static int end(struct jobs *jobs, int rc, const char *doing, struct error *e) {
+    if (rc == 0) rc = jobs_exec(jobs, "COMMIT", doing, e);
+    if (rc != 0) sqlite3_exec(jobs->db, "ROLLBACK", NULL, NULL, NULL);
+    pthread_mutex_unlock(&jobs->mutex);
+    if (rc == 0 && jobs->listener) jobs->listener(jobs->listener_user);
+    return rc;
+}
+
+/* --- rows -------------------------------------------------------------------------------------- */
+
+static int no_memory(struct error *e) {
+    return error_set(e, ERR_MEMORY, "no memory for jobs");
+}
+
+/* A copy of a column; NULL when it holds none. */
+static char *column_text(sqlite3_stmt *s, int at) {
+    const char *text = (const char *)sqlite3_column_text(s, at);
+    return text ? strdup(text) : NULL;
+}
+
+static double column_number(sqlite3_stmt *s, int at) {
+    return sqlite3_column_type(s, at) == SQLITE_NULL ? NAN : sqlite3_column_double(s, at);
+}
+
+static int read_state(const struct jobs *jobs, sqlite3_stmt *s, int at, enum job_state *out,
+                      struct error *e) {
+    const char *name = (const char *)sqlite3_column_text(s, at);
+    for (int i = 0; name && i < (int)(sizeof state_names / sizeof *state_names); i++)
+        if (strcmp(state_names[i], name) == 0) {
+            *out = (enum job_state)i;
+            return 0;
+        }
+    return error_bad_file(e, jobs->path, NULL, NULL, "a job is in a state that does not exist (%s)",
+                          name ? name : "none");
+}
+
+static json_t *read_json(const struct jobs *jobs, sqlite3_stmt *s, int at, struct error *e) {
+    const char *text = (const char *)sqlite3_column_text(s, at);
+    json_t *value = json_read(text ? text : "", text ? strlen(text) : 0, e);
+    if (value) return value;
+    if (!e || e->kind == ERR_PARSE)
+        error_bad_file(e, jobs->path, NULL, NULL, "the text of a job is not JSON");
+    return NULL;
+}
+
+static int read_job(const struct jobs *jobs, sqlite3_stmt *s, struct job *out, struct error *e) {
+    *out = (struct job){.id = sqlite3_column_int64(s, 0)};
+    const char *name = (const char *)sqlite3_column_text(s, 1);
+    snprintf(out->name, sizeof out->name, "%s", name ? name : "");
+    int rc = read_state(jobs, s, 2, &out->state, e);
+    if (rc != 0) return rc;
+    out->step = sqlite3_column_int64(s, 4);
+    out->steps = sqlite3_column_int64(s, 5);
+    out->loss = column_number(s, 6);
+    out->eval_loss = column_number(s, 7);
+    out->created = sqlite3_column_double(s, 10);
+    out->started = sqlite3_column_double(s, 11);
+    out->ended = sqlite3_column_double(s, 12);
+    out->spec = read_json(jobs, s, 3, e);
+    if (!out->spec) return -1;
+    out->error = column_text(s, 8);
+    out->result = column_text(s, 9);
+    return 0;
+}
+
+void job_free_fields(struct job *job) {
+    json_decref(job->spec);
+    free(job->error);
+    free(job->result);
+    *job = (struct job){0};
+}
+
+static int not_found(struct error *e, int64_t id, const char *name) {
+    if (name && id == 0) return error_set(e, ERR_NOT_FOUND, "no job is named \"%s\"", name);
+    return error_set(e, ERR_NOT_FOUND, "there is no job %lld", (long long)id);
+}
+
+/* The one row that s gives, or ERR_NOT_FOUND. */
+static int one_job(const struct jobs *jobs, sqlite3_stmt *s, int64_t id, const char *name,
+                   struct job *out, struct error *e) {
+    int step = sqlite3_step(s);
+    int rc = step == SQLITE_ROW    ? read_job(jobs, s, out, e)
+             : step == SQLITE_DONE ? not_found(e, id, name)
+                                   : jobs_fail(jobs, "read a job", e);
+    sqlite3_reset(s);
+    return rc;
+}
+
+static int get_job(struct jobs *jobs, int64_t id, const char *name, struct job *out,
+                   struct error *e) {
+    sqlite3_stmt *s = statement(jobs, id ? SQL_GET_ID : SQL_GET_NAME);
+    if (id) sqlite3_bind_int64(s, 1, id);
+    else bind_text(s, 1, name);
+    *out = (struct job){0};
+    return one_job(jobs, s, id, name, out, e);
+}
+
+/* *changed: false when the job is not there (any more). */
+static int add_event(struct jobs *jobs, int64_t id, const json_t *fields, bool *added,
+                     struct error *e) {
+    char *text = fields ? json_dumps(fields, JSON_COMPACT) : NULL;
+    if (!text) return no_memory(e);
+    sqlite3_stmt *s = statement(jobs, SQL_LOG);
+    sqlite3_bind_int64(s, 1, id);
+    sqlite3_bind_double(s, 2, now_s());
+    bind_text(s, 3, text);
+    int rc = run(jobs, s, "log an event", e);
+    if (added) *added = sqlite3_changes(jobs->db) > 0;
+    free(text);
+    return rc;
+}
+
+/* Every change of state is an event of the job's log, written with it. */
+static int add_state_event(struct jobs *jobs, int64_t id, enum job_state state, const char *error,
+                           struct error *e) {
+    json_t *fields = json_pack("{s:s, s:s, s:s*}", "event", "state", "state", job_state_name(state),
+                               "error", error);
+    int rc = add_event(jobs, id, fields, NULL, e);
+    json_decref(fields);
+    return rc;
+}
+
+/* --- open and close ---------------------------------------------------------------------------- */
+
+static int prepare_all(struct jobs *jobs, struct error *e) {
+    for (int i = 0; i < SQL_COUNT; i++)
+        if (sqlite3_prepare_v3(jobs->db, sql[i], -1, SQLITE_PREPARE_PERSISTENT,
+                               &jobs->statements[i], NULL) != SQLITE_OK)
+            return jobs_fail(jobs, "read its tables", e);
+    return 0;
+}
+
+int jobs_open(struct jobs **out, const char *state_dir, struct error *e) {
+    *out = NULL;
+    struct jobs *jobs = calloc(1, sizeof *jobs);
+    if (!jobs) return no_memory(e);
+    pthread_mutex_init(&jobs->mutex, NULL);
+    jobs->path = path_join(state_dir, "tpd.db");
+    int rc = jobs->path ? jobs_open_database(jobs, e) : no_memory(e);
+    if (rc == 0) rc = prepare_all(jobs, e);
+    if (rc == 0) *out = jobs;
+    else jobs_close(jobs);
+    return rc;
+}
+
+void jobs_close(struct jobs *jobs) {
+    if (!jobs) return;
+    for (int i = 0; i < SQL_COUNT; i++) sqlite3_finalize(jobs->statements[i]);
+    sqlite3_close(jobs->db);
+    pthread_mutex_destroy(&jobs->mutex);
+    free(jobs->path);
+    free(jobs);
+}
+
+void jobs_listen(struct jobs *jobs, void (*listener)(void *user), void *user) {
+    pthread_mutex_lock(&jobs->mutex);
+    jobs->listener = listener;
+    jobs->listener_user = user;
+    pthread_mutex_unlock(&jobs->mutex);
+}
+
+/* --- changes ----------------------------------------------------------------------------------- */
+
+static int set_state(struct jobs *jobs, int64_t id, enum job_state to, const char *error,
+                     const char *result, struct error *e) {
+    sqlite3_stmt *s = statement(jobs, SQL_MOVE);
+    sqlite3_bind_int64(s, 1, id);
+    bind_text(s, 2, job_state_name(to));
+    bind_text(s, 3, error);
+    bind_text(s, 4, result);
+    sqlite3_bind_double(s, 5, job_state_ended(to) ? now_s() : 0);
+    int rc = run(jobs, s, "move a job", e);
+    return rc == 0 ? add_state_event(jobs, id, to, error, e) : rc;
+}
+
+int jobs_recover(struct jobs *jobs, struct error *e) {
+    int n = 0;
+    int rc = begin(jobs, true, "queue jobs again", e);
+    if (rc != 0) return rc;
+    for (;;) {
+        sqlite3_stmt *s = statement(jobs, SQL_RECOVER);
+        int step = sqlite3_step(s);
+        int64_t id = step == SQLITE_ROW ? sqlite3_column_int64(s, 0) : 0;
+        sqlite3_reset(s);
+        if (step != SQLITE_ROW && step != SQLITE_DONE) rc = jobs_fail(jobs, "find jobs", e);
+        if (id == 0) break;
+        rc = set_state(jobs, id, JOB_QUEUED, NULL, NULL, e);
+        if (rc != 0) break;
+        n++;
+    }
+    rc = end(jobs, rc, "queue jobs again", e);
+    return rc == 0 ? n : rc;
+}
+
+static int find_once(struct jobs *jobs, const char *once, int64_t *id, struct error *e) {
+    sqlite3_stmt *s = statement(jobs, SQL_FIND_ONCE);
+    bind_text(s, 1, once);
+    int step = sqlite3_step(s);
+    *id = step == SQLITE_ROW ? sqlite3_column_int64(s, 0) : 0;
+    sqlite3_reset(s);
+    return step == SQLITE_ROW || step == SQLITE_DONE ? 0 : jobs_fail(jobs, "find a job", e);
+}
+
+static int insert(struct jobs *jobs, const struct job_spec *spec, const char *text, int64_t *id,
+                  struct error *e) {
+    sqlite3_stmt *s = statement(jobs, SQL_INSERT);
+    bind_text(s, 1, spec->name);
+    bind_text(s, 2, text);
+    bind_text(s, 3, spec->once);
+    sqlite3_bind_double(s, 4, now_s());
+    int rc = run(jobs, s, "queue a job", e);
+    if (rc != 0) return rc;
+    *id = sqlite3_last_insert_rowid(jobs->db);
+    return add_state_event(jobs, *id, JOB_QUEUED, NULL, e);
+}
+
+int jobs_submit(struct jobs *jobs, const struct job_spec *spec, int64_t *id, bool *existing,
+                struct error *e) {
+    json_t *json = job_spec_json(spec);
+    char *text = json ? json_dumps(json, JSON_COMPACT) : NULL;
+    json_decref(json);
+    if (!text) return no_memory(e);
+    *id = 0;
+    int rc = begin(jobs, true, "queue a job", e);
+    if (rc == 0) {
+        if (spec->once) rc = find_once(jobs, spec->once, id, e);
+        *existing = rc == 0 && *id != 0;
+        if (rc == 0 && !*existing) rc = insert(jobs, spec, text, id, e);
+        rc = end(jobs, rc, "queue a job", e);
+    }
+    free(text);
+    return rc;
+}
+
+int jobs_take(struct jobs *jobs, struct job *out, struct error *e) {
+    *out = (struct job){0};
+    int rc = begin(jobs, true, "start a job", e);
+    if (rc != 0) return rc;
+    sqlite3_stmt *s = statement(jobs, SQL_NEXT);
+    int step = sqlite3_step(s);
+    rc = step == SQLITE_ROW    ? read_job(jobs, s, out, e)
+         : step == SQLITE_DONE ? error_set(e, ERR_NOT_FOUND, "no job is queued")
+                               : jobs_fail(jobs, "find a job", e);
+    sqlite3_reset(s);
+    if (rc == 0) {
+        double now = now_s();
+        if (out->started == 0) out->started = now;
+        out->state = JOB_RUNNING;
+        s = statement(jobs, SQL_TAKE);
+        sqlite3_bind_int64(s, 1, out->id);
+        sqlite3_bind_double(s, 2, now);
+        rc = run(jobs, s, "start a job", e);
+    }
+    if (rc == 0) rc = add_state_event(jobs, out->id, JOB_RUNNING, NULL, e);
+    rc = end(jobs, rc, "start a job", e);
+    if (rc != 0) job_free_fields(out);
+    return rc;
+}
+
+int jobs_move(struct jobs *jobs, int64_t id, enum job_state to, const char *error,
+              const char *result, struct error *e) {
+    struct job job = {0};
+    int rc = begin(jobs, true, "move a job", e);
+    if (rc != 0) return rc;
+    rc = get_job(jobs, id, NULL, &job, e);
+    if (rc == 0 && !may_move(job.state, to)) {
+        rc = error_set(e, ERR_CONFLICT, "job %lld is %s, so it cannot become %s", (long long)id,
+                       job_state_name(job.state), job_state_name(to));
+        error_note(e, "state", job_state_name(job.state));
+    }
+    if (rc == 0) rc = set_state(jobs, id, to, error, result, e);
+    job_free_fields(&job);
+    return end(jobs, rc, "move a job", e);
+}
+
+int jobs_delete(struct jobs *jobs, int64_t id, struct error *e) {
+    static const enum jobs_statement deletes[] = {SQL_DELETE_EVENTS, SQL_DELETE};
+    struct job job = {0};
+    int rc = begin(jobs, true, "delete a job", e);
+    if (rc != 0) return rc;
+    rc = get_job(jobs, id, NULL, &job, e);
+    if (rc == 0 && !job_state_ended(job.state)) {
+        rc = error_set(e, ERR_CONFLICT, "job %lld is %s: cancel it before you delete it",
+                       (long long)id, job_state_name(job.state));
+        error_note(e, "state", job_state_name(job.state));
+    }
+    for (int i = 0; rc == 0 && i < 2; i++) {
+        sqlite3_stmt *s = statement(jobs, deletes[i]);
+        sqlite3_bind_int64(s, 1, id);
+        rc = run(jobs, s, "delete a job", e);
+    }
+    job_free_fields(&job);
+    return end(jobs, rc, "delete a job", e);
+}
+
+int jobs_progress(struct jobs *jobs, int64_t id, int64_t step, int64_t steps, double loss,
+                  double eval_loss, struct error *e) {
+    int rc = begin(jobs, false, "note a job's progress", e);
+    if (rc != 0) return rc;
+    sqlite3_stmt *s = statement(jobs, SQL_PROGRESS);
+    sqlite3_bind_int64(s, 1, id);
+    sqlite3_bind_int64(s, 2, step);
+    sqlite3_bind_int64(s, 3, steps);
+    bind_number(s, 4, loss);
+    bind_number(s, 5, eval_loss);
+    rc = run(jobs, s, "note a job's progress", e);
+    if (rc == 0 && sqlite3_changes(jobs->db) == 0) rc = not_found(e, id, NULL);
+    return end(jobs, rc, "note a job's progress", e);
+}
+
+int jobs_log(struct jobs *jobs, int64_t id, json_t *fields, struct error *e) {
+    bool added = false;
+    int rc = begin(jobs, false, "log an event", e);
+    if (rc == 0) {
+        rc = add_event(jobs, id, fields, &added, e);
+        if (rc == 0 && !added) rc = not_found(e, id, NULL);
+        rc = end(jobs, rc, "log an event", e);
+    }
+    json_decref(fields);
+    return rc;
+}
+
+/* --- reading ----------------------------------------------------------------------------------- */
+
+int jobs_get(struct jobs *jobs, int64_t id, const char *name, struct job *out, struct error *e) {
+    pthread_mutex_lock(&jobs->mutex);
+    int rc = get_job(jobs, id, name, out, e);
+    pthread_mutex_unlock(&jobs->mutex);
+    if (rc != 0) job_free_fields(out);
+    return rc;
+}
+
+/* Room for one more element of size bytes; NULL when memory ends (the old array stays). */
+static void *grow(void *array, size_t n, size_t size) {
+    bool full = n == 0 || (n >= 16 && (n & (n - 1)) == 0);
+    return full ? realloc(array, (n ? 2 * n : 16) * size) : array;
+}
+
+int jobs_list(struct jobs *jobs, struct job **out, size_t *n, struct error *e) {
+    *out = NULL;
+    *n = 0;
+    int rc = 0, step = SQLITE_DONE;
+    pthread_mutex_lock(&jobs->mutex);
+    sqlite3_stmt *s = statement(jobs, SQL_LIST);
+    while (rc == 0 && (step = sqlite3_step(s)) == SQLITE_ROW) {
+        struct job *more = grow(*out, *n, sizeof **out);
+        if (!more) {
+            rc = no_memory(e);
+            break;
+        }
+        *out = more;
+        rc = read_job(jobs, s, &more[(*n)++], e);
+    }
+    if (rc == 0 && step != SQLITE_DONE) rc = jobs_fail(jobs, "list jobs", e);
+    sqlite3_reset(s);
+    pthread_mutex_unlock(&jobs->mutex);
+    if (rc == 0) return 0;
+    jobs_list_free(*out, *n);
+    *out = NULL;
+    *n = 0;
+    return rc;
+}
+
+void jobs_list_free(struct job *list, size_t n) {
+    for (size_t i = 0; i < n; i++) job_free_fields(&list[i]);
+    free(list);
+}
+
+int jobs_events(struct jobs *jobs, int64_t id, int64_t after, size_t max, struct job_event **out,
+                size_t *n, struct error *e) {
+    *out = NULL;
+    *n = 0;
+    int rc = 0, step = SQLITE_DONE;
+    pthread_mutex_lock(&jobs->mutex);
+    sqlite3_stmt *s = statement(jobs, SQL_EVENTS);
+    sqlite3_bind_int64(s, 1, id);
+    sqlite3_bind_int64(s, 2, after);
+    sqlite3_bind_int64(s, 3, (int64_t)max);
+    while (rc == 0 && (step = sqlite3_step(s)) == SQLITE_ROW) {
+        struct job_event *more = grow(*out, *n, sizeof **out);
+        if (!more) {
+            rc = no_memory(e);
+            break;
+        }
+        *out = more;
+        struct job_event *event = &more[*n];
+        event->cursor = sqlite3_column_int64(s, 0);
+        event->time = sqlite3_column_double(s, 1);
+        event->fields = read_json(jobs, s, 2, e);
+        if (event->fields) ++*n;
+        else rc = -1;
+    }
+    if (rc == 0 && step != SQLITE_DONE) rc = jobs_fail(jobs, "read a job's log", e);
+    sqlite3_reset(s);
+    pthread_mutex_unlock(&jobs->mutex);
+    if (rc == 0) return 0;
+    jobs_events_free(*out, *n);
+    *out = NULL;
+    *n = 0;
+    return rc;
+}
+
+void jobs_events_free(struct job_event *events, size_t n) {
+    for (size_t i = 0; i < n; i++) json_decref(events[i].fields);
+    free(events);
+}
