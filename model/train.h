@@ -69,6 +69,9 @@ int trainee_slices(const struct trainee *t);
 int trainee_update(struct trainee *t, int slice, const struct adamw_params *params,
                    float grad_scale, struct error *e);
 
+/* Forgets gradients: a step is begun anew. */
+void trainee_clear(struct trainee *t);
+
 /* --- whole tensors, for files ------------------------------------------------------------------ */
 /* What a parameter has: its value, AdamW's moments, and (for tests) its gradient. */
 enum train_part { PART_VALUE, PART_M, PART_V, PART_GRAD };

@@ -103,6 +103,11 @@ int trainee_update(struct trainee *t, int slice, const struct adamw_params *para
     return ops->wait(t->ctx, e);
 }
 
+void trainee_clear(struct trainee *t) {
+    for (int i = 0; i < t->n_params; i++)
+        if (t->params[i].g) t->ctx->ops->scale(t->ctx, t->params[i].g, floats_of(&t->params[i]), 0);
+}
+
 /* --- whole tensors ------------------------------------------------------------------------------- */
 
 int trainee_tensor_count(const struct trainee *t) { return t->n_params; }

@@ -17,7 +17,10 @@ struct trainer_options {
     const struct model *model;         /* borrowed */
     const struct tokenizer *tokenizer; /* borrowed */
     struct jobs *jobs;                 /* borrowed */
-    const char *state_dir, *data_dir;
+    const char *state_dir; /* jobs/ID and results below it; a job's data path is absolute already */
+    int threads;           /* for reading data */
+    /* Any thread: there is work again (wakes the engine's driver). */
+    void (*on_work)(void *user);
     /* Told on rank 0's thread after each event of the job's log. */
     void (*on_event)(void *user, int64_t job);
     void *user;
@@ -29,12 +32,13 @@ void trainer_free(struct trainer *t);
 
 /* Any thread: looks at the queue again (a job came, was paused, cancelled …). */
 void trainer_wake(struct trainer *t);
-/* Whether there is work; any thread. */
-bool trainer_has_work(const struct trainer *t);
-/* Driver only: does one unit. shard_of(rank->state) is the serving shard. Failures end the job, not the
- * caller. Returns false when there was nothing to do. */
-bool trainer_unit(struct trainer *t, struct ranks *ranks);
+/* Driver only: does one unit; rank->state is the serving shard. Failures end the job, not the caller.
+ * Returns false when there was nothing to do. As struct engine_background wants it: arg is the trainer. */
+bool trainer_unit(void *arg, struct ranks *ranks);
 /* Driver only: saves a running job's state, so that the next start goes on from here. */
-void trainer_stop(struct trainer *t, struct ranks *ranks);
+void trainer_stop(void *arg, struct ranks *ranks);
+
+/* Any thread: trained tokens a second over the last steps, 0 when no job runs. */
+double trainer_tokens_per_s(struct trainer *t);
 
 #endif

@@ -1,0 +1,183 @@
+/* Checkpoints: a directory a step, whole under its name or not there. */
+#include "train/tensors.h"
+
+#include "base/file.h"
+#include "base/json.h"
+#include "formats/safetensors_write.h"
+#include "formats/store.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *const part_suffix[3] = {"", ".m", ".v"};
+
+/* "step-12" -> 12; -1 for other names. */
+static int64_t step_of(const char *name) {
+    char *end;
+    if (strncmp(name, "step-", 5) != 0 || name[5] < '0' || name[5] > '9') return -1;
+    long long step = strtoll(name + 5, &end, 10);
+    return *end == '\0' ? step : -1;
+}
+
+static int by_step_down(const void *a, const void *b) {
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? 1 : x > y ? -1 : 0;
+}
+
+/* The steps that dir has checkpoints of, newest first, at most max. */
+static size_t list_steps(const char *dir, int64_t *steps, size_t max) {
+    DIR *d = opendir(dir);
+    size_t n = 0;
+    if (!d) return 0;
+    for (struct dirent *entry; (entry = readdir(d)) && n < max;) {
+        int64_t step = step_of(entry->d_name);
+        if (step >= 0) steps[n++] = step;
+    }
+    closedir(d);
+    qsort(steps, n, sizeof *steps, by_step_down);
+    return n;
+}
+
+static json_t *number_or_null(double x) { return isfinite(x) ? json_real(x) : json_null(); }
+
+static int write_position(const char *dir, const struct train_position *p, struct error *e) {
+    char path[4200];
+    json_t *json = json_pack("{s:I, s:I, s:I, s:I, s:o, s:I, s:o, s:o}", "step",
+                             (json_int_t)p->step, "epoch", (json_int_t)p->epoch, "batch",
+                             (json_int_t)p->batch, "micro", (json_int_t)p->micro, "best_eval",
+                             number_or_null(p->best_eval), "bad_evals", (json_int_t)p->bad_evals,
+                             "loss", number_or_null(p->loss), "eval_loss",
+                             number_or_null(p->eval_loss));
+    char *text = json ? json_dumps(json, JSON_INDENT(1)) : NULL;
+    json_decref(json);
+    if (!text) return error_set(e, ERR_MEMORY, "no memory to write a checkpoint");
+    snprintf(path, sizeof path, "%s/position.json", dir);
+    struct file_writer w;
+    int err = file_writer_open(&w, path, e);
+    if (!err) {
+        file_writer_add(&w, text, strlen(text));
+        err = file_writer_commit(&w, e);
+    }
+    free(text);
+    return err;
+}
+
+static int write_tensors(const char *dir, const struct host_tensors *t, struct error *e) {
+    char path[4200];
+    size_t n = 0;
+    struct safetensors_entry *entries = calloc(3 * (size_t)t->n, sizeof *entries);
+    char(*names)[100] = calloc(3 * (size_t)t->n, sizeof *names);
+    if (!entries || !names) {
+        free(entries);
+        free(names);
+        return error_set(e, ERR_MEMORY, "no memory to write a checkpoint");
+    }
+    for (int i = 0; i < t->n; i++)
+        for (int k = 0; k < 3; k++, n++) {
+            snprintf(names[n], sizeof names[n], "%s%s", t->at[i].shape.name, part_suffix[k]);
+            entries[n] = (struct safetensors_entry){
+                names[n], DTYPE_F32, 2, {t->at[i].shape.rows, t->at[i].shape.cols}};
+        }
+    struct safetensors_writer w;
+    snprintf(path, sizeof path, "%s/tensors.safetensors", dir);
+    int err = safetensors_writer_open(&w, path, entries, n, e);
+    for (int i = 0; i < t->n && !err; i++)
+        for (int k = 0; k < 3; k++)
+            safetensors_writer_add(&w, t->at[i].part[k], host_tensor_floats(&t->at[i]));
+    if (!err) err = safetensors_writer_commit(&w, e);
+    free(entries);
+    free(names);
+    return err;
+}
+
+/* Old checkpoints that cannot be removed are no reason to fail. */
+static void remove_old(const char *dir, int keep) {
+    int64_t steps[64];
+    size_t n = list_steps(dir, steps, 64);
+    for (size_t i = (size_t)keep; i < n; i++) {
+        char path[4200];
+        snprintf(path, sizeof path, "%s/step-%lld", dir, (long long)steps[i]);
+        dir_remove(path, NULL);
+    }
+}
+
+int checkpoint_write(const char *dir, const struct host_tensors *t,
+                     const struct train_position *position, int keep, struct error *e) {
+    char temporary[4200], final[4200];
+    snprintf(temporary, sizeof temporary, "%s/writing", dir);
+    snprintf(final, sizeof final, "%s/step-%lld", dir, (long long)position->step);
+    int err = dir_remove(temporary, e);
+    if (!err) err = dir_make(temporary, e);
+    if (!err) err = write_tensors(temporary, t, e);
+    if (!err) err = write_position(temporary, position, e);
+    if (!err) err = dir_remove(final, e); /* of the same step: the same numbers */
+    if (!err && rename(temporary, final) != 0) err = error_errno(e, errno, final, "rename");
+    if (!err) err = dir_sync(dir, e);
+    if (err) {
+        dir_remove(temporary, NULL);
+        return err;
+    }
+    remove_old(dir, keep < 1 ? 1 : keep);
+    return 0;
+}
+
+/* --- reading ------------------------------------------------------------------------------------- */
+
+static int read_position(const char *dir, struct train_position *p, struct error *e) {
+    char path[4200];
+    snprintf(path, sizeof path, "%s/position.json", dir);
+    json_t *json = json_read_file(path, 1 << 16, e);
+    if (!json) return -(int)ERR_BAD_FILE;
+    const int64_t most = INT64_MAX / 2;
+    int64_t micro = 0;
+    *p = (struct train_position){.best_eval = NAN, .loss = NAN, .eval_loss = NAN};
+    int err = json_get_int(json, "step", 0, most, &p->step, e);
+    if (!err) err = json_get_int(json, "epoch", 0, most, &p->epoch, e);
+    if (!err) err = json_get_int(json, "batch", 0, most, &p->batch, e);
+    if (!err) err = json_get_int(json, "micro", 0, most, &micro, e);
+    if (!err) err = json_get_int(json, "bad_evals", 0, most, &p->bad_evals, e);
+    if (!err) err = json_get_number(json, "best_eval", -1e30, 1e30, &p->best_eval, e);
+    if (!err) err = json_get_number(json, "loss", -1e30, 1e30, &p->loss, e);
+    if (!err) err = json_get_number(json, "eval_loss", -1e30, 1e30, &p->eval_loss, e);
+    p->micro = (uint64_t)micro;
+    json_decref(json);
+    return err ? error_prefix(e, "%s: ", path) : 0;
+}
+
+static int read_tensors(const char *dir, struct host_tensors *t, struct error *e) {
+    char path[4200], name[100];
+    struct store *store;
+    snprintf(path, sizeof path, "%s/tensors.safetensors", dir);
+    int err = store_open(&store, path, e);
+    if (err) return err;
+    for (int i = 0; i < t->n && !err; i++)
+        for (int k = 0; k < 3 && !err; k++) {
+            snprintf(name, sizeof name, "%s%s", t->at[i].shape.name, part_suffix[k]);
+            const struct store_tensor *from = store_find(store, name);
+            size_t bytes = host_tensor_floats(&t->at[i]) * sizeof(float);
+            if (!from || from->type != DTYPE_F32 || from->bytes != bytes)
+                err = error_bad_file(e, path, "tensor", name,
+                                     "tensor %s is missing or has another shape than the job's: the "
+                                     "checkpoint belongs to another model or other settings",
+                                     name);
+            else memcpy(t->at[i].part[k], from->data, bytes);
+        }
+    store_close(store);
+    return err;
+}
+
+int checkpoint_read(const char *dir, struct host_tensors *t, struct train_position *position,
+                    struct error *e) {
+    int64_t steps[64];
+    if (list_steps(dir, steps, 64) == 0)
+        return error_set(e, ERR_NOT_FOUND, "%s: no checkpoint is here", dir);
+    char path[4200];
+    snprintf(path, sizeof path, "%s/step-%lld", dir, (long long)steps[0]);
+    int err = read_position(path, position, e);
+    return err ? err : read_tensors(path, t, e);
+}

@@ -1,0 +1,583 @@
+/* A job's way from data to result, unit by unit. */
+#include "train/run.h"
+
+#include "base/file.h"
+#include "train/result.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Rows of a micro-batch, about: enough for the products, few enough that a layer is a short unit. */
+enum { MICRO_ROWS = 512, LOSS_ROWS = 128 };
+
+/* --- units on the ranks -------------------------------------------------------------------------- */
+
+struct order {
+    struct run *run;
+    enum {
+        ORDER_NEW, ORDER_FREE, ORDER_BEGIN, ORDER_FORWARD, ORDER_LOSS, ORDER_BACKWARD, ORDER_END,
+        ORDER_NORM, ORDER_UPDATE, ORDER_CLEAR, ORDER_GET, ORDER_SET
+    } what;
+    int index;
+    struct train_options options;
+    struct train_batch batch;
+    struct adamw_params adamw;
+    double result; /* of rank 0 */
+};
+
+static int get_parts(struct run *r, struct trainee *t, int index, struct error *e) {
+    struct host_tensor *h = &r->host.at[index];
+    int err = 0;
+    for (int k = 0; k < 3 && !err; k++)
+        if (h->part[k]) err = trainee_get(t, index, (enum train_part)k, h->part[k], e);
+    return err;
+}
+
+static int set_parts(struct run *r, struct trainee *t, int index, struct error *e) {
+    int err = 0;
+    for (int k = 0; k < 3 && !err; k++)
+        err = trainee_set(t, index, (enum train_part)k, r->host.at[index].part[k], e);
+    return err;
+}
+
+static int obey(struct rank *rank, void *arg, struct error *e) {
+    struct order *o = arg;
+    struct run *r = o->run;
+    struct trainee **mine = &r->on_rank[rank->index], *t = *mine;
+    double result = 0;
+    int err = 0;
+    switch (o->what) {
+    case ORDER_NEW: err = trainee_new(mine, r->options->model, rank->state, &o->options, e); break;
+    case ORDER_FREE:
+        trainee_free(t);
+        *mine = NULL;
+        break;
+    case ORDER_BEGIN: trainee_begin(t, &o->batch); break;
+    case ORDER_FORWARD: trainee_forward(t, o->index); break;
+    case ORDER_LOSS: err = trainee_loss(t, &result, e); break;
+    case ORDER_BACKWARD: trainee_backward(t, o->index); break;
+    case ORDER_END: err = trainee_end(t, e); break;
+    case ORDER_NORM: err = trainee_norm(t, &result, e); break;
+    case ORDER_UPDATE:
+        err = trainee_update(t, o->index, &o->adamw, (float)r->grad_scale, e);
+        break;
+    case ORDER_CLEAR: trainee_clear(t); break;
+    case ORDER_GET: err = get_parts(r, t, o->index, e); break;
+    case ORDER_SET: err = set_parts(r, t, o->index, e); break;
+    }
+    if (rank->index == 0) o->result = result;
+    return err;
+}
+
+static int command(struct run *r, struct ranks *ranks, struct order *o, struct error *e) {
+    o->run = r;
+    return ranks_run(ranks, obey, o, e);
+}
+
+static int command_simple(struct run *r, struct ranks *ranks, int what, int index, double *result,
+                          struct error *e) {
+    struct order o = {.what = what, .index = index};
+    int err = command(r, ranks, &o, e);
+    if (result) *result = o.result;
+    return err;
+}
+
+/* --- the log -------------------------------------------------------------------------------------- */
+
+static void tell(struct run *r, json_t *fields) {
+    if (fields) jobs_log(r->options->jobs, r->id, fields, NULL);
+    if (r->options->on_event) r->options->on_event(r->options->user, r->id);
+}
+
+static void tell_progress(struct run *r) {
+    jobs_progress(r->options->jobs, r->id, r->position.step, r->steps, r->position.loss,
+                  r->position.eval_loss, NULL);
+}
+
+/* --- reading data --------------------------------------------------------------------------------- */
+
+static int open_data(struct run *r, const char *path, struct dataset **out, struct error *e) {
+    char cache[4200];
+    const struct model_config *c = model_config(r->options->model);
+    snprintf(cache, sizeof cache, "%s/cache", r->options->state_dir);
+    int err = dir_make(cache, e);
+    token_id eos = tokenizer_eos(r->options->tokenizer);
+    struct dataset_options o = {.tokenizer = r->options->tokenizer,
+                                .cache_dir = cache,
+                                .vocab = c->vocab,
+                                .eos = eos >= 0 ? eos : c->n_eos ? c->eos_ids[0] : -1,
+                                .seq_len = r->spec.seq_len,
+                                .on_completion = r->spec.loss_on == LOSS_ON_COMPLETION,
+                                .skip_bad = r->spec.skip_bad,
+                                .threads = r->options->threads};
+    return err ? err : dataset_open(out, path, &o, e);
+}
+
+static int reading_task(void *arg, struct error *e) {
+    struct run *r = arg;
+    int err = open_data(r, r->spec.data, &r->data, e);
+    if (!err && r->spec.eval_data) err = open_data(r, r->spec.eval_data, &r->eval_data, e);
+    return err;
+}
+
+static int64_t largest_divisor(int64_t n, int64_t most) {
+    for (int64_t d = most < n ? most : n; d > 1; d--)
+        if (n % d == 0) return d;
+    return 1;
+}
+
+static void plan_views(struct run *r) {
+    const struct job_spec *s = &r->spec;
+    int64_t together = largest_divisor(s->batch_size, MICRO_ROWS / s->seq_len);
+    r->micro_rows = (int32_t)(together * s->seq_len);
+    r->micro_per_step = s->batch_size / together * s->grad_accum;
+    r->view = (struct dataset_view){.data = r->data,
+                                    .eval_fraction = r->eval_data ? 0 : s->eval_fraction,
+                                    .seed = s->seed,
+                                    .seq_len = s->seq_len,
+                                    .rows = r->micro_rows,
+                                    .packing = s->packing};
+    r->eval_view = r->view;
+    r->eval_view.eval = r->eval_data == NULL;
+    if (r->eval_data) r->eval_view.data = r->eval_data;
+}
+
+static int open_epoch(struct run *r, int64_t number, struct error *e) {
+    dataset_epoch_free(r->epoch);
+    r->epoch = NULL;
+    r->epoch_number = number;
+    return dataset_epoch_new(&r->epoch, &r->view, number, e);
+}
+
+static bool has_eval(const struct run *r) { return r->eval && dataset_epoch_batches(r->eval) > 0; }
+
+static int plan_steps(struct run *r, struct error *e) {
+    plan_views(r);
+    int err = open_epoch(r, 0, e);
+    if (!err && (r->eval_data || r->spec.eval_fraction > 0))
+        err = dataset_epoch_new(&r->eval, &r->eval_view, 0, e);
+    if (err) return err;
+    int64_t batches = dataset_epoch_batches(r->epoch);
+    if (batches == 0)
+        return error_set(e, ERR_PARAMS, "the data has no example left to train on: all are in the "
+                         "eval part (eval_fraction)");
+    double steps = ceil((double)batches / (double)r->micro_per_step) * r->spec.epochs;
+    r->steps = steps < 1 ? 1 : (int64_t)ceil(steps);
+    if (r->spec.max_steps > 0 && r->spec.max_steps < r->steps) r->steps = r->spec.max_steps;
+    return 0;
+}
+
+static void tell_data(struct run *r) {
+    struct dataset_report d;
+    dataset_report(r->data, &d);
+    tell(r, json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "event", "data", "form",
+                      d.form, "examples", (json_int_t)d.examples, "skipped", (json_int_t)d.skipped,
+                      "cut", (json_int_t)d.cut, "tokens", (json_int_t)d.tokens, "trained_tokens",
+                      (json_int_t)d.trained_tokens, "steps", (json_int_t)r->steps, "eval_batches",
+                      (json_int_t)(r->eval ? dataset_epoch_batches(r->eval) : 0)));
+}
+
+/* --- starting ------------------------------------------------------------------------------------- */
+
+static int make_trainees(struct run *r, struct ranks *ranks, struct error *e) {
+    const struct job_spec *s = &r->spec;
+    double divisor = s->lora.rslora ? sqrt(s->lora.r) : s->lora.r;
+    struct order o = {.what = ORDER_NEW,
+                      .options = {.method = s->method,
+                                  .rank = s->lora.r,
+                                  .scale = (float)(s->lora.alpha / divisor),
+                                  .dropout = (float)s->lora.dropout,
+                                  .targets = s->lora.targets,
+                                  .max_rows = r->micro_rows,
+                                  .loss_rows = r->micro_rows < LOSS_ROWS ? r->micro_rows : LOSS_ROWS,
+                                  .checkpointing = s->grad_checkpointing,
+                                  .seed = s->seed}};
+    r->have_trainees = true;
+    return command(r, ranks, &o, e);
+}
+
+/* The newest checkpoint into the trainees. */
+static int restore(struct run *r, struct ranks *ranks, struct error *e) {
+    struct train_position position;
+    int err = checkpoint_read(r->dir, &r->host, &position, e);
+    for (int i = 0; i < r->host.n && !err; i++) err = command_simple(r, ranks, ORDER_SET, i, NULL, e);
+    if (!err) err = command_simple(r, ranks, ORDER_CLEAR, 0, NULL, e);
+    if (!err) r->position = position;
+    return err;
+}
+
+static int setup(struct run *r, struct ranks *ranks, struct error *e) {
+    int err = plan_steps(r, e);
+    if (!err) err = make_trainees(r, ranks, e);
+    if (!err) err = host_tensors_new(&r->host, r->on_rank[0], true, e);
+    if (err) return err;
+    tell_data(r);
+    if (r->spec.resume) {
+        err = restore(r, ranks, e);
+        if (err == -(int)ERR_NOT_FOUND) err = 0; /* a new job */
+        else if (!err)
+            tell(r, json_pack("{s:s, s:I}", "event", "resume", "step",
+                              (json_int_t)r->position.step));
+    } else err = dir_remove(r->dir, e);
+    if (!err) err = dir_make(r->dir, e);
+    r->saved_step = r->position.step;
+    r->evaluated_step = r->position.step;
+    tell_progress(r);
+    r->phase = r->position.step >= r->steps ? RUN_STEP_END : RUN_STEP_BEGIN;
+    return err;
+}
+
+/* --- a step --------------------------------------------------------------------------------------- */
+
+static double lr_of(const struct run *r) {
+    const struct job_spec *s = &r->spec;
+    double step = (double)r->position.step, warmup = floor(s->warmup_ratio * (double)r->steps + 0.5);
+    if (step < warmup) return s->lr * (step + 1) / warmup;
+    double left = fmax((double)r->steps - warmup, 1), done = (step - warmup) / left;
+    switch (s->schedule) {
+    case SCHEDULE_COSINE: return s->lr * 0.5 * (1 + cos(M_PI * done));
+    case SCHEDULE_LINEAR: return s->lr * (1 - done);
+    case SCHEDULE_CONSTANT: return s->lr;
+    }
+    return s->lr;
+}
+
+/* A step ends with its epoch, so that no example is seen twice in one. */
+static int begin_step(struct run *r, struct error *e) {
+    int err = r->epoch_number == r->position.epoch ? 0 : open_epoch(r, r->position.epoch, e);
+    if (!err && r->position.batch >= dataset_epoch_batches(r->epoch)) {
+        r->position.epoch++;
+        r->position.batch = 0;
+        err = open_epoch(r, r->position.epoch, e);
+    }
+    if (err) return err;
+    int64_t left = dataset_epoch_batches(r->epoch) - r->position.batch;
+    r->micro_in_step = left < r->micro_per_step ? left : r->micro_per_step;
+    r->micro_of_step = 0;
+    r->step_rows = 0;
+    r->step_tokens = 0;
+    r->step_loss = 0;
+    r->step_began_ns = clock_ns();
+    for (int64_t i = 0; i < r->micro_in_step; i++) {
+        dataset_epoch_rows(r->epoch, r->position.batch + i, &r->rows);
+        r->step_rows += r->rows.n_trained;
+        r->step_tokens += r->rows.n_rows;
+    }
+    return 0;
+}
+
+static int begin_micro(struct run *r, struct ranks *ranks, const struct dataset_epoch *epoch,
+                       int64_t batch, bool evaluate, struct error *e) {
+    dataset_epoch_rows(epoch, batch, &r->rows);
+    struct order o = {.what = ORDER_BEGIN,
+                      .batch = {.n_rows = r->rows.n_rows,
+                                .ids = r->rows.ids,
+                                .pos = r->rows.pos,
+                                .labels = r->rows.labels,
+                                .first = r->rows.first,
+                                .len = r->rows.len,
+                                .weight = r->step_rows ? 1 / (float)r->step_rows : 0,
+                                .number = r->position.micro + (uint64_t)r->micro_of_step,
+                                .evaluate = evaluate}};
+    return command(r, ranks, &o, e);
+}
+
+/* A loss that is no number: back to the newest checkpoint, once. */
+static int roll_back(struct run *r, struct ranks *ranks, struct error *e) {
+    struct error why;
+    if (r->rolled_back)
+        return error_set(e, ERR_DEVICE,
+                         "the loss is not a number at step %lld, again after going back to the last "
+                         "good checkpoint: lower lr or look at the data",
+                         (long long)r->position.step + 1);
+    r->rolled_back = true;
+    int64_t step = r->position.step;
+    int err = restore(r, ranks, &why);
+    if (err)
+        return error_set(e, ERR_DEVICE,
+                         "the loss is not a number at step %lld and there is no checkpoint to go "
+                         "back to: lower lr or look at the data",
+                         (long long)step + 1);
+    tell(r, json_pack("{s:s, s:I, s:I}", "event", "rollback", "from", (json_int_t)step + 1, "step",
+                      (json_int_t)r->position.step));
+    r->phase = RUN_STEP_BEGIN;
+    return 0;
+}
+
+static int clip(struct run *r, struct ranks *ranks, struct error *e) {
+    int err = command_simple(r, ranks, ORDER_NORM, 0, &r->grad_norm, e);
+    if (err) return err;
+    if (!isfinite(r->grad_norm) || !isfinite(r->step_loss)) return roll_back(r, ranks, e);
+    double factor = r->spec.clip > 0 ? r->spec.clip / (r->grad_norm + 1e-6) : 1;
+    r->grad_scale = factor < 1 ? factor : 1;
+    r->lr = lr_of(r);
+    r->phase = RUN_UPDATE;
+    r->index = 0;
+    return 0;
+}
+
+static int update(struct run *r, struct ranks *ranks, struct error *e) {
+    const struct job_spec *s = &r->spec;
+    double n = (double)r->position.step + 1;
+    struct order o = {.what = ORDER_UPDATE,
+                      .index = r->index,
+                      .adamw = {.lr = (float)r->lr,
+                                .beta1 = (float)s->beta1,
+                                .beta2 = (float)s->beta2,
+                                .eps = (float)s->eps,
+                                .weight_decay = (float)s->weight_decay,
+                                .c1 = (float)(1 - pow(s->beta1, n)),
+                                .c2 = (float)(1 - pow(s->beta2, n))}};
+    int err = command(r, ranks, &o, e);
+    if (++r->index >= trainee_slices(r->on_rank[0])) r->phase = RUN_STEP_END;
+    return err;
+}
+
+/* The books of a step that was just done. */
+static void close_step(struct run *r) {
+    double seconds = (double)(clock_ns() - r->step_began_ns) / 1e9;
+    r->position.step++;
+    r->position.batch += r->micro_in_step;
+    r->position.micro += (uint64_t)r->micro_in_step;
+    r->position.loss = r->step_rows ? r->step_loss / r->step_rows : 0;
+    r->tokens_per_s = (double)r->step_tokens / seconds;
+    double eta = (double)(r->steps - r->position.step) * seconds;
+    tell_progress(r);
+    tell(r, json_pack("{s:s, s:I, s:I, s:f, s:f, s:f, s:I, s:f, s:f}", "event", "step", "step",
+                      (json_int_t)r->position.step, "steps", (json_int_t)r->steps, "loss",
+                      r->position.loss, "lr", r->lr, "grad_norm", r->grad_norm, "tokens",
+                      (json_int_t)r->step_tokens, "tokens_per_s", r->tokens_per_s, "eta_s", eta));
+}
+
+static bool due(int64_t step, int64_t every, int64_t done_at) {
+    return step != done_at && every > 0 && step % every == 0;
+}
+
+static void gather(struct run *r, enum gather_for why) {
+    r->gather_for = why;
+    r->phase = RUN_GATHER;
+    r->index = 0;
+}
+
+/* What follows a step, an eval or a checkpoint: eval, then save, then on. */
+static void choose_next(struct run *r) {
+    const struct job_spec *s = &r->spec;
+    int64_t step = r->position.step;
+    bool stop_early = s->patience > 0 && r->position.bad_evals >= s->patience;
+    bool last = step >= r->steps || stop_early;
+    if (has_eval(r) && step != r->evaluated_step &&
+        (last || due(step, s->eval_every, r->evaluated_step))) {
+        r->phase = RUN_EVAL_BEGIN;
+        r->eval_at = 0;
+        r->eval_sum = 0;
+        r->eval_rows = 0;
+    } else if (last && step != r->saved_step) gather(r, GATHER_LAST_CHECKPOINT);
+    else if (last) gather(r, GATHER_RESULT);
+    else if (due(step, s->save_every, r->saved_step)) gather(r, GATHER_CHECKPOINT);
+    else r->phase = RUN_STEP_BEGIN;
+}
+
+/* --- eval ------------------------------------------------------------------------------------------ */
+
+static void close_eval(struct run *r) {
+    double loss = r->eval_rows ? r->eval_sum / (double)r->eval_rows : NAN;
+    r->evaluated_step = r->position.step;
+    r->position.eval_loss = loss;
+    if (!(loss >= r->position.best_eval)) {
+        r->position.best_eval = loss;
+        r->position.bad_evals = 0;
+    } else r->position.bad_evals++;
+    tell_progress(r);
+    tell(r, json_pack("{s:s, s:I, s:f}", "event", "eval", "step", (json_int_t)r->position.step,
+                      "eval_loss", isfinite(loss) ? loss : -1.0));
+    choose_next(r);
+}
+
+/* --- gathering and writing -------------------------------------------------------------------------- */
+
+static int writing_task(void *arg, struct error *e) {
+    struct run *r = arg;
+    if (r->gather_for == GATHER_RESULT)
+        return result_write(r->out, &r->spec, r->options->model, &r->host, e);
+    return checkpoint_write(r->dir, &r->host, &r->position, r->spec.keep, e);
+}
+
+static void close_writing(struct run *r) {
+    if (r->gather_for == GATHER_RESULT) {
+        tell(r, json_pack("{s:s, s:s}", "event", "result", "path", r->out));
+        r->phase = RUN_OVER;
+        return;
+    }
+    r->saved_step = r->position.step;
+    tell(r, json_pack("{s:s, s:I}", "event", "checkpoint", "step", (json_int_t)r->position.step));
+    choose_next(r);
+}
+
+/* Enough tensors for a unit's worth of copying. */
+static int gather_some(struct run *r, struct ranks *ranks, struct error *e) {
+    size_t floats = 0;
+    int err = 0;
+    for (; r->index < r->host.n && floats < (4 << 20) && !err; r->index++) {
+        err = command_simple(r, ranks, ORDER_GET, r->index, NULL, e);
+        floats += 3 * host_tensor_floats(&r->host.at[r->index]);
+    }
+    if (err || r->index < r->host.n) return err;
+    r->phase = RUN_WRITING;
+    return task_start(&r->task, writing_task, r, e);
+}
+
+int run_save(struct run *r, struct ranks *ranks, struct error *e) {
+    if (r->task.running) {
+        int err = task_join(&r->task, e);
+        if (err || r->phase == RUN_READING) return err;
+    }
+    if (!r->host.n || r->position.step == r->saved_step) return 0;
+    int err = 0;
+    for (int i = 0; i < r->host.n && !err; i++) err = command_simple(r, ranks, ORDER_GET, i, NULL, e);
+    if (!err) err = checkpoint_write(r->dir, &r->host, &r->position, r->spec.keep, e);
+    if (!err) r->saved_step = r->position.step;
+    return err;
+}
+
+/* --- the machine ------------------------------------------------------------------------------------- */
+
+static int wait_for_task(struct run *r, bool *idle, struct error *e) {
+    int result;
+    if (!task_poll(&r->task, &result, e)) {
+        *idle = true;
+        return 0;
+    }
+    if (result) return result;
+    if (r->phase == RUN_READING) r->phase = RUN_SETUP;
+    else close_writing(r);
+    return 0;
+}
+
+/* Layer by layer up, or (down) from the last to the first; then `next`. */
+static int layers(struct run *r, struct ranks *ranks, int what, enum run_phase next,
+                  struct error *e) {
+    bool down = what == ORDER_BACKWARD;
+    int layer = down ? r->n_layers - 1 - r->index : r->index;
+    int err = command_simple(r, ranks, what, layer, NULL, e);
+    if (++r->index >= r->n_layers) {
+        r->phase = next;
+        r->index = 0;
+    }
+    return err;
+}
+
+static int micro_end(struct run *r, struct ranks *ranks, struct error *e) {
+    int err = command_simple(r, ranks, ORDER_END, 0, NULL, e);
+    if (err) return err;
+    if (++r->micro_of_step >= r->micro_in_step) {
+        r->phase = RUN_NORM;
+        return 0;
+    }
+    r->phase = RUN_FORWARD;
+    return begin_micro(r, ranks, r->epoch, r->position.batch + r->micro_of_step, false, e);
+}
+
+static int eval_loss(struct run *r, struct ranks *ranks, struct error *e) {
+    double loss;
+    int err = command_simple(r, ranks, ORDER_LOSS, 0, &loss, e);
+    if (err) return err;
+    r->eval_sum += loss;
+    r->eval_rows += r->rows.n_trained;
+    if (++r->eval_at < dataset_epoch_batches(r->eval)) r->phase = RUN_EVAL_BEGIN;
+    else close_eval(r);
+    return 0;
+}
+
+int run_unit(struct run *r, struct ranks *ranks, bool *idle, struct error *e) {
+    double loss;
+    int err;
+    *idle = false;
+    switch (r->phase) {
+    case RUN_READING:
+    case RUN_WRITING: return wait_for_task(r, idle, e);
+    case RUN_SETUP: return setup(r, ranks, e);
+    case RUN_STEP_BEGIN:
+        r->index = 0;
+        r->phase = RUN_FORWARD;
+        err = begin_step(r, e);
+        return err ? err : begin_micro(r, ranks, r->epoch, r->position.batch, false, e);
+    case RUN_FORWARD: return layers(r, ranks, ORDER_FORWARD, RUN_LOSS, e);
+    case RUN_LOSS:
+        err = command_simple(r, ranks, ORDER_LOSS, 0, &loss, e);
+        if (!err) r->step_loss += loss;
+        r->phase = RUN_BACKWARD;
+        return err;
+    case RUN_BACKWARD: return layers(r, ranks, ORDER_BACKWARD, RUN_MICRO_END, e);
+    case RUN_MICRO_END: return micro_end(r, ranks, e);
+    case RUN_NORM: return clip(r, ranks, e);
+    case RUN_UPDATE:
+        err = update(r, ranks, e);
+        if (!err && r->phase == RUN_STEP_END) close_step(r);
+        return err;
+    case RUN_STEP_END: choose_next(r); return 0;
+    case RUN_EVAL_BEGIN:
+        r->index = 0;
+        r->phase = RUN_EVAL_FORWARD;
+        return begin_micro(r, ranks, r->eval, r->eval_at, true, e);
+    case RUN_EVAL_FORWARD: return layers(r, ranks, ORDER_FORWARD, RUN_EVAL_LOSS, e);
+    case RUN_EVAL_LOSS: return eval_loss(r, ranks, e);
+    case RUN_GATHER: return gather_some(r, ranks, e);
+    case RUN_OVER: return 0;
+    }
+    return 0;
+}
+
+bool run_is_over(const struct run *r) { return r->phase == RUN_OVER; }
+
+/* --- from start to end -------------------------------------------------------------------------------- */
+
+static int alloc_rows(struct run *r, struct error *e) {
+    size_t most = (size_t)(r->spec.seq_len > MICRO_ROWS ? r->spec.seq_len : MICRO_ROWS);
+    r->row_memory = malloc(5 * most * sizeof *r->row_memory);
+    if (!r->row_memory) return error_set(e, ERR_MEMORY, "no memory for a micro-batch");
+    int32_t **parts[] = {&r->rows.ids, &r->rows.labels, &r->rows.pos, &r->rows.first, &r->rows.len};
+    for (size_t i = 0; i < 5; i++) *parts[i] = r->row_memory + i * most;
+    return 0;
+}
+
+int run_new(struct run **out, const struct trainer_options *options, const struct job *job,
+            struct error *e) {
+    struct run *r = calloc(1, sizeof *r);
+    if (!r) return error_set(e, ERR_MEMORY, "no memory for a job");
+    r->options = options;
+    r->id = job->id;
+    r->n_layers = model_config(options->model)->n_layers;
+    r->position = (struct train_position){.best_eval = NAN, .loss = NAN, .eval_loss = NAN};
+    snprintf(r->dir, sizeof r->dir, "%s/jobs/%lld", options->state_dir, (long long)job->id);
+    int err = job_spec_parse(&r->spec, job->spec, e);
+    if (!err && r->spec.out) snprintf(r->out, sizeof r->out, "%s", r->spec.out);
+    else if (!err)
+        snprintf(r->out, sizeof r->out, "%s/%s/%s", options->state_dir,
+                 r->spec.method == TRAIN_LORA ? "adapters" : "models", r->spec.name);
+    if (!err) err = alloc_rows(r, e);
+    r->task.wake = options->on_work;
+    r->task.user = options->user;
+    if (!err) err = task_start(&r->task, reading_task, r, e);
+    if (err) {
+        run_free(r, NULL);
+        return err;
+    }
+    *out = r;
+    return 0;
+}
+
+void run_free(struct run *r, struct ranks *ranks) {
+    if (!r) return;
+    if (r->task.running) task_join(&r->task, NULL);
+    if (ranks && r->have_trainees) command_simple(r, ranks, ORDER_FREE, 0, NULL, NULL);
+    dataset_epoch_free(r->epoch);
+    dataset_epoch_free(r->eval);
+    dataset_close(r->data);
+    dataset_close(r->eval_data);
+    host_tensors_free(&r->host);
+    job_spec_free(&r->spec);
+    free(r->row_memory);
+    free(r);
+}

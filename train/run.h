@@ -1,0 +1,82 @@
+/* train/run.h: one job that runs: what it has open, and where it stands. Private to train/. Driver only,
+ * but for the tasks. */
+#ifndef TPD_TRAIN_RUN_H
+#define TPD_TRAIN_RUN_H
+
+#include "train/task.h"
+#include "train/tensors.h"
+#include "train/trainer.h"
+
+enum run_phase {
+    RUN_READING,    /* a task opens the data */
+    RUN_SETUP,      /* trainees on the ranks, the newest checkpoint */
+    RUN_STEP_BEGIN, /* counts the step's rows, begins its first micro-batch */
+    RUN_FORWARD,    /* layer */
+    RUN_LOSS,
+    RUN_BACKWARD,   /* layer */
+    RUN_MICRO_END,
+    RUN_NORM,
+    RUN_UPDATE,     /* slice */
+    RUN_STEP_END,   /* books; what comes next */
+    RUN_EVAL_BEGIN, /* a micro-batch of the eval part */
+    RUN_EVAL_FORWARD,
+    RUN_EVAL_LOSS,
+    RUN_GATHER,     /* tensors to host memory */
+    RUN_WRITING,    /* a task writes a checkpoint or the result */
+    RUN_OVER
+};
+
+/* Why tensors are gathered. */
+enum gather_for { GATHER_CHECKPOINT, GATHER_LAST_CHECKPOINT, GATHER_RESULT };
+
+struct run {
+    const struct trainer_options *options;
+    int64_t id;
+    struct job_spec spec;
+    char dir[4096]; /* state_dir/jobs/ID */
+    char out[4096]; /* where the result goes */
+
+    struct dataset *data, *eval_data;
+    struct dataset_view view, eval_view;
+    struct dataset_epoch *epoch, *eval;
+    int64_t epoch_number; /* of `epoch` */
+    struct task task;
+
+    struct trainee *on_rank[PLAN_MAX_RANKS];
+    bool have_trainees;
+    int32_t n_layers, micro_rows, vocab;
+
+    enum run_phase phase;
+    int index; /* layer, slice or tensor */
+    struct train_position position;
+    int64_t steps, micro_per_step;
+    int64_t micro_of_step, micro_in_step; /* done, and how many this step has */
+    int32_t step_rows;                    /* trained rows of the step */
+    struct dataset_rows rows;
+    int32_t *row_memory;
+    double step_loss, grad_norm, lr, grad_scale;
+    int64_t step_tokens, step_began_ns;
+    double tokens_per_s;
+    bool rolled_back;
+
+    int64_t eval_at;
+    double eval_sum;
+    int64_t eval_rows;
+    int64_t evaluated_step, saved_step;
+
+    enum gather_for gather_for;
+    struct host_tensors host;
+};
+
+/* Reads the spec of a job that was taken; the rest happens by units. */
+int run_new(struct run **out, const struct trainer_options *options, const struct job *job,
+            struct error *e);
+/* Frees what the ranks hold too (ranks may be NULL when they hold nothing). */
+void run_free(struct run *r, struct ranks *ranks);
+/* One unit. *idle: waits for a task. Fails with the reason that ends the job. */
+int run_unit(struct run *r, struct ranks *ranks, bool *idle, struct error *e);
+bool run_is_over(const struct run *r);
+/* Writes a checkpoint of the last whole step now, waiting for the disk. */
+int run_save(struct run *r, struct ranks *ranks, struct error *e);
+
+#endif

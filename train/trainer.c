@@ -1,0 +1,120 @@
+/* Takes jobs from the store and runs them one after another, between serving steps. */
+#include "train/run.h"
+
+#include "base/file.h"
+#include "base/log.h"
+
+#include <stdlib.h>
+
+struct trainer {
+    struct trainer_options options;
+    _Atomic bool poked;       /* look at the store: new jobs, or what others want of the running one */
+    _Atomic double tokens_per_s;
+    struct run *run;
+};
+
+int trainer_new(struct trainer **out, const struct trainer_options *options, struct error *e) {
+    struct trainer *t = calloc(1, sizeof *t);
+    if (!t) return error_set(e, ERR_MEMORY, "no memory for the trainer");
+    t->options = *options;
+    atomic_store(&t->poked, true);
+    *out = t;
+    return 0;
+}
+
+void trainer_free(struct trainer *t) {
+    if (!t) return;
+    run_free(t->run, NULL);
+    free(t);
+}
+
+void trainer_wake(struct trainer *t) {
+    atomic_store(&t->poked, true);
+    if (t->options.on_work) t->options.on_work(t->options.user);
+}
+
+double trainer_tokens_per_s(struct trainer *t) { return atomic_load(&t->tokens_per_s); }
+
+static void let_go(struct trainer *t, struct ranks *ranks) {
+    run_free(t->run, ranks);
+    t->run = NULL;
+    atomic_store(&t->tokens_per_s, 0);
+    atomic_store(&t->poked, true);
+}
+
+static void tell(struct trainer *t, int64_t id) {
+    if (t->options.on_event) t->options.on_event(t->options.user, id);
+}
+
+static void end_job(struct trainer *t, struct ranks *ranks, enum job_state state,
+                    const struct error *why) {
+    int64_t id = t->run->id;
+    struct error e = {0};
+    if (why) log_error("job %lld failed: %s", (long long)id, why->message);
+    else log_info("job %lld is %s: %s", (long long)id, job_state_name(state), t->run->out);
+    if (jobs_move(t->options.jobs, id, state, why ? why->message : NULL,
+                  state == JOB_DONE ? t->run->out : NULL, &e))
+        log_error("job %lld: %s", (long long)id, e.message);
+    let_go(t, ranks);
+    tell(t, id);
+}
+
+/* The store says that somebody paused, cancelled or deleted the running job. */
+static void heed(struct trainer *t, struct ranks *ranks) {
+    struct job job;
+    struct error e = {0};
+    if (jobs_get(t->options.jobs, t->run->id, NULL, &job, &e)) return;
+    enum job_state state = job.state;
+    job_free_fields(&job);
+    if (state == JOB_RUNNING) return;
+    int64_t id = t->run->id;
+    if (state == JOB_PAUSED && run_save(t->run, ranks, &e))
+        log_error("job %lld: its last steps could not be saved: %s", (long long)id, e.message);
+    log_info("job %lld is %s", (long long)id, job_state_name(state));
+    let_go(t, ranks);
+    tell(t, id);
+}
+
+static bool take_job(struct trainer *t) {
+    struct job job;
+    struct error e = {0};
+    if (jobs_take(t->options.jobs, &job, &e)) {
+        if (e.kind != ERR_NOT_FOUND) log_error("the queue of jobs: %s", e.message);
+        return false;
+    }
+    int64_t id = job.id;
+    log_info("job %lld (%s) begins", (long long)id, job.name);
+    int err = run_new(&t->run, &t->options, &job, &e);
+    job_free_fields(&job);
+    if (err) {
+        log_error("job %lld failed: %s", (long long)id, e.message);
+        jobs_move(t->options.jobs, id, JOB_FAILED, e.message, NULL, NULL);
+        atomic_store(&t->poked, true);
+    }
+    tell(t, id);
+    return true;
+}
+
+bool trainer_unit(void *arg, struct ranks *ranks) {
+    struct trainer *t = arg;
+    bool poked = atomic_exchange(&t->poked, false), idle = false;
+    if (t->run && poked) heed(t, ranks);
+    if (!t->run) return poked && take_job(t);
+    struct error e = {0};
+    int err = run_unit(t->run, ranks, &idle, &e);
+    atomic_store(&t->tokens_per_s, t->run->tokens_per_s);
+    if (err) end_job(t, ranks, JOB_FAILED, &e);
+    else if (run_is_over(t->run)) end_job(t, ranks, JOB_DONE, NULL);
+    return !idle;
+}
+
+void trainer_stop(void *arg, struct ranks *ranks) {
+    struct trainer *t = arg;
+    struct error e = {0};
+    if (!t->run) return;
+    int64_t id = t->run->id;
+    if (run_save(t->run, ranks, &e))
+        log_error("job %lld: its last steps could not be saved: %s", (long long)id, e.message);
+    jobs_move(t->options.jobs, id, JOB_QUEUED, NULL, NULL, NULL);
+    let_go(t, ranks);
+}
