@@ -20,7 +20,8 @@ BELOW = {
 }
 PRIVATE = {  # headers that stay in their folder
     "model": ["model/shard.h", "model/tensors.h", "model/rope.h"],
-    "train": ["train/jobs_private.h"],
+    "train": ["train/jobs_private.h", "train/dataset_private.h", "train/records.h", "train/example.h",
+              "train/chat.h", "train/cache.h"],
 }
 root = pathlib.Path(__file__).resolve().parent.parent
 problems = []

@@ -19,6 +19,7 @@ struct tokenizer {
     struct decoder decoder;
     struct token_ids before, behind; /* what the post-processor puts around a text */
     token_id bos, eos;               /* -1: none */
+    uint64_t fingerprint;
     char *warning;                   /* NULL: none */
 };
 

@@ -239,11 +239,23 @@ static int load(struct tokenizer *t, const struct gguf *file, struct error *e) {
     return err;
 }
 
+/* Of everything before the first tensor's data. */
+static uint64_t hash_metadata(const struct gguf *file) {
+    const struct file_map *map = gguf_map(file);
+    size_t size = map->size;
+    for (size_t i = 0; i < gguf_tensor_count(file); i++) {
+        size_t at = (size_t)(gguf_tensor_at(file, i)->data - map->data);
+        if (at < size) size = at;
+    }
+    return hash_bytes(0, (const char *)map->data, size);
+}
+
 int tokenizer_load_gguf(struct tokenizer *t, const char *path, struct error *e) {
     struct gguf *file;
     int err = gguf_open(&file, path, e);
     if (err) return err;
     struct error why = {0};
+    t->fingerprint = hash_metadata(file);
     err = load(t, file, &why);
     gguf_close(file);
     if (!err) return 0;

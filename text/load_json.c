@@ -374,6 +374,7 @@ int tokenizer_load_json(struct tokenizer *t, const char *path, struct error *e) 
     if (err) return err;
     size_t bom = size >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
     struct error why = {0};
+    t->fingerprint = hash_bytes(0, text, size);
     err = load_text(t, text + bom, size - bom, &why);
     free(text);
     if (!err) return 0;

@@ -114,6 +114,10 @@ bool tokenizer_is_special(const struct tokenizer *t, token_id id) {
     return vocab_has(&t->vocab, id) && (t->vocab.entries[id].flags & VOCAB_SPECIAL);
 }
 
+uint64_t tokenizer_fingerprint(const struct tokenizer *t) {
+    return t->fingerprint;
+}
+
 token_id tokenizer_bos(const struct tokenizer *t) {
     return t->bos;
 }

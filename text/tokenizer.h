@@ -30,6 +30,10 @@ bool tokenizer_is_special(const struct tokenizer *t, token_id id);
 token_id tokenizer_bos(const struct tokenizer *t);
 token_id tokenizer_eos(const struct tokenizer *t);
 
+/* The same for two tokenizers only if (but for chance) they give the same ids: a hash of the files it
+ * was made from. */
+uint64_t tokenizer_fingerprint(const struct tokenizer *t);
+
 /* A sentence for the log about something odd in the file (an unknown kind of pre-tokenizer), or
  * NULL. */
 const char *tokenizer_warning(const struct tokenizer *t);

@@ -1,7 +1,7 @@
 /* train/job.h: what a fine-tune job asks for, as the JSON of finetune.submit says it.
  *
- * Pure data; any thread. Made by job_spec_parse (every key checked, unknown ones refused by name), freed
- * by job_spec_free. */
+ * Pure data; any thread. Made by job_spec_parse (every key checked, unknown ones refused by name),
+ * freed by job_spec_free. Defaults stand in job.c, and in README.md for people. */
 #ifndef TPD_TRAIN_JOB_H
 #define TPD_TRAIN_JOB_H
 
@@ -10,9 +10,10 @@
 
 enum job_schedule { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_CONSTANT };
 enum job_loss_on { LOSS_ON_ALL, LOSS_ON_COMPLETION };
+enum job_checkpointing { CHECKPOINTING_OFF, CHECKPOINTING_ON, CHECKPOINTING_AUTO };
 
 struct job_spec {
-    char *name;      /* [A-Za-z0-9._-]{1,64}; default "job" */
+    char *name;      /* [A-Za-z0-9_][A-Za-z0-9._-]{0,63}; default "job" */
     char *data;      /* as given; resolved under data_dir by the daemon */
     char *eval_data; /* NULL = none */
     double eval_fraction;
@@ -33,7 +34,7 @@ struct job_spec {
     enum job_schedule schedule;
     double warmup_ratio, weight_decay, beta1, beta2, eps, clip /* 0 = off */;
     uint64_t seed;
-    bool grad_checkpointing;
+    enum job_checkpointing grad_checkpointing;
     int64_t save_every, eval_every; /* steps; 0 = only at the end */
     int32_t keep;                   /* newest checkpoints kept */
     int32_t patience;               /* evals without betterment before an early stop; 0 = off */
@@ -44,7 +45,7 @@ struct job_spec {
     char *once;                     /* key of --once, or NULL */
 };
 
-/* ERR_PARAMS with notes field ("lora.r"), expected, got. */
+/* ERR_PARAMS with notes field ("lora.r"), expected, got; then *out needs no free. */
 int job_spec_parse(struct job_spec *out, const json_t *json, struct error *e);
 void job_spec_free(struct job_spec *spec);
 /* With every default filled in; job_spec_parse takes it back. */
