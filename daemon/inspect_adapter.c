@@ -77,7 +77,7 @@ static int check_pairs(const struct store *store, struct error *e) {
     return 0;
 }
 
-int adapter_open(struct store **store, json_t **config, const char *dir, struct error *e) {
+int inspect_adapter_open(struct store **store, json_t **config, const char *dir, struct error *e) {
     char *config_path = path_join(dir, "adapter_config.json");
     char *tensors_path = path_join(dir, "adapter_model.safetensors");
     int err;

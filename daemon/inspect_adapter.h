@@ -9,6 +9,6 @@
 bool adapter_directory(const char *dir);
 /* Reads adapter_config.json and adapter_model.safetensors. *config gets what tells of the adapter;
  * both are the caller's. */
-int adapter_open(struct store **store, json_t **config, const char *dir, struct error *e);
+int inspect_adapter_open(struct store **store, json_t **config, const char *dir, struct error *e);
 
 #endif

@@ -201,7 +201,7 @@ int inspect_report(json_t **out, const char *path, struct error *e) {
     struct subject s = {0};
     json_t *adapter = NULL;
     int err;
-    if (path_is_dir(path) && adapter_directory(path)) err = adapter_open(&s.own, &adapter, path, e);
+    if (path_is_dir(path) && adapter_directory(path)) err = inspect_adapter_open(&s.own, &adapter, path, e);
     else if (path_is_dir(path)) err = open_directory(&s, path, e);
     else err = open_file(&s, path, e);
     if (!err) {

@@ -43,13 +43,17 @@ static struct step_ints upload_ints(struct shard *s, const struct step *step) {
     return out;
 }
 
-/* y = sum over ranks of x W (+ bias, on the rank that holds it). A rank without columns gives 0. */
-static void row_parallel(struct shard *s, const struct weight *w, dev_addr bias, dev_addr x,
-                         int32_t T) {
+/* partial = sum over ranks of x W (+ bias, on the rank that holds it). A rank without columns gives
+ * 0. An adapter's part is linear too, so it joins before the sum. */
+static void row_parallel(struct shard *s, const struct step *step, int32_t layer, enum matrix m,
+                         dev_addr x) {
     const struct kernels *ops = s->ctx->ops;
-    struct linear_job job = {w, bias, s->partial};
+    const struct weight *w = &s->layers[layer].matrix[m];
+    int32_t T = step->n_rows;
+    struct linear_job job = {w, s->layers[layer].bias[m], s->partial};
     if (w->data) ops->linear(s->ctx, &job, 1, x, T);
     else ops->scale(s->ctx, s->partial, (size_t)T * (size_t)s->config->hidden, 0);
+    shard_adapters_add(s, step, layer, m, x, s->partial);
     comm_all_reduce(s->comm, s->partial, T, s->config->hidden, DTYPE_F32);
 }
 
@@ -65,7 +69,8 @@ static struct kv_view layer_kv(const struct shard *s, int32_t layer) {
 }
 
 /* partial = attention of hidden, whole. */
-static void attention(struct shard *s, int32_t layer, const struct step_ints *in) {
+static void attention(struct shard *s, const struct step *step, int32_t layer,
+                      const struct step_ints *in) {
     const struct model_config *c = s->config;
     const struct layer_weights *w = &s->layers[layer];
     const struct kernels *ops = s->ctx->ops;
@@ -74,6 +79,8 @@ static void attention(struct shard *s, int32_t layer, const struct step_ints *in
                                      {&w->matrix[MAT_K], w->bias[MAT_K], s->k},
                                      {&w->matrix[MAT_V], w->bias[MAT_V], s->v}};
     ops->linear(s->ctx, qkv, 3, s->hidden, T);
+    for (int m = MAT_Q; m <= MAT_V; m++)
+        shard_adapters_add(s, step, layer, (enum matrix)m, s->hidden, qkv[m - MAT_Q].y);
     if (c->qk_norm) {
         ops->head_norm(s->ctx, s->q, w->norm[NORM_Q], T, s->n_heads, c->head_dim, c->norm_eps);
         ops->head_norm(s->ctx, s->k, w->norm[NORM_K], T, s->n_kv_heads, c->head_dim, c->norm_eps);
@@ -85,20 +92,23 @@ static void attention(struct shard *s, int32_t layer, const struct step_ints *in
     int32_t window = layer >= c->window_from_layer ? c->sliding_window : 0;
     ops->attention(s->ctx, s->attn + (size_t)s->attn_first * sizeof(float), s->attn_cols, s->q,
                    s->n_heads, s->kv_of_head, &kv, &in->rows, scale, window);
-    row_parallel(s, &w->matrix[MAT_O], w->bias[MAT_O], s->attn, T);
+    row_parallel(s, step, layer, MAT_O, s->attn);
 }
 
 /* partial = FFN of hidden, whole. */
-static void ffn(struct shard *s, int32_t layer, int32_t T) {
+static void ffn(struct shard *s, const struct step *step, int32_t layer) {
     const struct layer_weights *w = &s->layers[layer];
     const struct kernels *ops = s->ctx->ops;
+    int32_t T = step->n_rows;
     if (s->n_ffn > 0) {
         const struct linear_job in[] = {{&w->matrix[MAT_GATE], w->bias[MAT_GATE], s->gate},
                                         {&w->matrix[MAT_UP], w->bias[MAT_UP], s->up}};
         ops->linear(s->ctx, in, 2, s->hidden, T);
+        shard_adapters_add(s, step, layer, MAT_GATE, s->hidden, s->gate);
+        shard_adapters_add(s, step, layer, MAT_UP, s->hidden, s->up);
         ops->silu_mul(s->ctx, s->gate, s->gate, s->up, T, s->n_ffn);
     }
-    row_parallel(s, &w->matrix[MAT_DOWN], w->bias[MAT_DOWN], s->gate, T);
+    row_parallel(s, step, layer, MAT_DOWN, s->gate);
 }
 
 /* The logits of the wanted rows, whole on every rank, and copied to the host on rank 0. */
@@ -144,10 +154,10 @@ int model_forward(struct shard *s, const struct step *step, struct error *e) {
 
     ops->rmsnorm(s->ctx, s->hidden, s->x, s->layers[0].norm[NORM_ATTN], T, c->hidden, c->norm_eps);
     for (int32_t i = 0; i < c->n_layers && !kctx_failed(s->ctx); i++) {
-        attention(s, i, &in);
+        attention(s, step, i, &in);
         ops->add_rmsnorm(s->ctx, s->hidden, s->x, s->partial, c->residual_multiplier,
                          s->layers[i].norm[NORM_FFN], T, c->hidden, c->norm_eps);
-        ffn(s, i, T);
+        ffn(s, step, i);
         if (i + 1 < c->n_layers)
             ops->add_rmsnorm(s->ctx, s->hidden, s->x, s->partial, c->residual_multiplier,
                              s->layers[i + 1].norm[NORM_ATTN], T, c->hidden, c->norm_eps);

@@ -242,6 +242,7 @@ int shard_load(struct shard **out, const struct model *model, const struct shard
 void shard_free(struct shard *s) {
     if (!s) return;
     const struct kernels *ops = s->ctx->ops;
+    shard_adapters_free(s);
     for (int32_t i = 0; s->layers && i < s->config->n_layers; i++) {
         struct layer_weights *w = &s->layers[i];
         for (int k = 0; k < MAT_COUNT; k++) {

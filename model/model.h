@@ -60,6 +60,7 @@ struct step {
                                 for prompt rows, pos + 1 for generated ones */
     const int32_t *seq;      /* [n_rows] 0 … n_seqs-1, ascending */
     const int32_t *blocks;   /* [n_seqs, max_blocks] block tables */
+    const int32_t *adapter;  /* [n_seqs] adapter slot of each sequence, -1 none; NULL: none at all */
     const int32_t *out_rows; /* [n_out] rows whose logits are wanted, ascending */
     float *logits;           /* [n_out, vocab], filled on rank 0; NULL when n_out is 0 */
 };

@@ -2,13 +2,26 @@
 #ifndef TPD_MODEL_SHARD_H
 #define TPD_MODEL_SHARD_H
 
-#include "model/model.h"
+#include "model/adapter.h"
 #include "model/tensors.h"
 
 struct layer_weights {
     struct weight matrix[MAT_COUNT];
     dev_addr bias[MAT_COUNT]; /* 0 = none here: row-parallel biases are held by rank 0 alone */
     dev_addr norm[NORM_COUNT];
+};
+
+/* One target of an adapter: A [r, cols], B [rows, r] of this rank; 0 = none. */
+struct low_rank {
+    dev_addr a, b;
+    int32_t rows, cols;
+};
+
+struct shard_adapter {
+    int32_t r;
+    float scale;
+    struct low_rank *low; /* [layers, MAT_COUNT]; NULL = the slot is empty */
+    dev_addr z;           /* [max_rows, r] */
 };
 
 struct shard {
@@ -40,9 +53,15 @@ struct shard {
     dev_addr x, hidden, partial, q, k, v, attn, gate, up, cos_sin;
     /* [max_out, …] f32 */
     dev_addr out_x, out_partial, out_hidden, logits_part, logits;
+    struct shard_adapter adapters[SHARD_ADAPTERS];
     /* the step's integers, as one upload */
     dev_addr ints;
     int32_t *ints_host;
 };
+
+/* y += what the adapters of the step's sequences add at this matrix; x and y are this rank's. */
+void shard_adapters_add(struct shard *s, const struct step *step, int32_t layer, enum matrix m,
+                        dev_addr x, dev_addr y);
+void shard_adapters_free(struct shard *s);
 
 #endif

@@ -19,9 +19,10 @@ BELOW = {
     "client": ["base"],
 }
 PRIVATE = {  # headers that stay in their folder
-    "model": ["model/shard.h", "model/tensors.h", "model/rope.h"],
+    "model": ["model/shard.h", "model/tensors.h", "model/rope.h", "model/trainee.h",
+              "model/adapter_private.h"],
     "train": ["train/jobs_private.h", "train/dataset_private.h", "train/records.h", "train/example.h",
-              "train/chat.h", "train/cache.h"],
+              "train/chat.h", "train/cache.h", "train/run.h", "train/task.h"],
 }
 root = pathlib.Path(__file__).resolve().parent.parent
 problems = []

@@ -52,6 +52,7 @@ void runner_run(const char *path, const struct runner_options *options, runner_b
     struct model *model = NULL;
     must(model_open(&model, path, &e), &e, "opening", path);
     r->model = model;
+    r->adapter = -1;
     must(model_plan(model, options->tp, &r->plan, &e), &e, "planning", path);
     int32_t context = options->context ? options->context : 256;
     r->options = (struct shard_options){.max_rows = options->max_rows ? options->max_rows : 64,
@@ -93,6 +94,7 @@ int runner_feed(struct runner *r, const int32_t *ids, int32_t pos0, int32_t n, i
                             .len = len,
                             .seq = seq,
                             .blocks = blocks,
+                            .adapter = &r->adapter,
                             .out_rows = rows,
                             .logits = out ? out + (size_t)done * vocab : NULL};
         err = ranks_run(r->ranks, forward_unit, &step, &r->error);

@@ -11,6 +11,7 @@ struct runner {
     struct ranks *ranks;
     struct shard_plan plan;
     struct shard_options options;
+    int32_t adapter;    /* slot that the sequence uses; -1 none */
     struct error error; /* of the last step */
 };
 
