@@ -5,7 +5,7 @@
 
 #include <pcre2.h>
 
-enum { JIT_STACK_START = 32 << 10, JIT_STACK_MAX = 16 << 20, MATCH_LIMIT = 50000000 };
+enum { JIT_STACK_START = 64 << 10, JIT_STACK_MAX = 16 << 20, MATCH_LIMIT = 50000000 };
 
 struct regex {
     pcre2_code *code;
@@ -14,7 +14,7 @@ struct regex {
 struct regex_scratch {
     pcre2_match_data *match;
     pcre2_match_context *context;
-    pcre2_jit_stack *stack;
+    pcre2_jit_stack *stack; /* NULL: the machine's own has been enough */
 };
 
 int regex_new(struct regex **out, const char *pattern, size_t size, struct error *e) {
@@ -60,13 +60,11 @@ struct regex_scratch *regex_scratch_new(void) {
     if (!s) return NULL;
     s->match = pcre2_match_data_create(1, NULL);
     s->context = pcre2_match_context_create(NULL);
-    s->stack = pcre2_jit_stack_create(JIT_STACK_START, JIT_STACK_MAX, NULL);
-    if (!s->match || !s->context || !s->stack) {
+    if (!s->match || !s->context) {
         regex_scratch_free(s);
         return NULL;
     }
     pcre2_set_match_limit(s->context, MATCH_LIMIT);
-    pcre2_jit_stack_assign(s->context, NULL, s->stack);
     return s;
 }
 
@@ -78,10 +76,24 @@ void regex_scratch_free(struct regex_scratch *s) {
     free(s);
 }
 
+/* A stack of its own is a map of memory, too dear for each short text: it comes when one is needed. */
+static bool grow_stack(struct regex_scratch *s) {
+    if (s->stack) return false;
+    s->stack = pcre2_jit_stack_create(JIT_STACK_START, JIT_STACK_MAX, NULL);
+    if (s->stack) pcre2_jit_stack_assign(s->context, NULL, s->stack);
+    return s->stack != NULL;
+}
+
+static int match(const struct regex *r, struct regex_scratch *s, const char *text, size_t size,
+                 size_t at) {
+    return pcre2_match(r->code, (PCRE2_SPTR)text, size, at, PCRE2_NO_UTF_CHECK, s->match,
+                       s->context);
+}
+
 int regex_find(const struct regex *r, struct regex_scratch *s, const char *text, size_t size,
                size_t at, size_t *from, size_t *to, struct error *e) {
-    int got =
-        pcre2_match(r->code, (PCRE2_SPTR)text, size, at, PCRE2_NO_UTF_CHECK, s->match, s->context);
+    int got = match(r, s, text, size, at);
+    if (got == PCRE2_ERROR_JIT_STACKLIMIT && grow_stack(s)) got = match(r, s, text, size, at);
     if (got == PCRE2_ERROR_NOMATCH) return 0;
     if (got < 0) {
         char why[128];

@@ -33,7 +33,7 @@ static int no_memory(struct error *e) {
 static json_t *read_object(const struct record *record, struct error *e) {
     json_t *json = json_read(record->text, record->size, e);
     if (!json) {
-        if (e && e->kind == ERR_PARSE && strstr(e->message, "premature end"))
+        if (strstr(e->message, "premature end") || strstr(e->message, "near end of file"))
             error_set(e, ERR_PARSE, "the record ends too early: one whole JSON object a line is "
                                     "expected (or an array of objects as the whole file)");
         return NULL;
@@ -67,7 +67,7 @@ static int unknown_form(const json_t *json, struct error *e) {
 
 int example_find_form(const struct record *record, enum example_form *form, struct error *e) {
     json_t *json = read_object(record, e);
-    if (!json) return -(int)(e ? e->kind : ERR_PARSE);
+    if (!json) return -(int)e->kind;
     int err = -1;
     for (size_t i = 0; i < sizeof look_order / sizeof *look_order && err; i++)
         if (has_keys(json, look_order[i])) {
@@ -117,9 +117,10 @@ static int render_instruction(const json_t *json, struct rendered *r, struct err
 
 /* --- text to marked tokens ------------------------------------------------------------------------- */
 
+/* How many of a's tokens from `from` on (marked or not) are those that b begins with. */
 static size_t common(const struct token_ids *a, const struct token_ids *b, size_t from) {
     size_t n = 0;
-    while (from + n < a->n && n < b->n && a->ids[from + n] == b->ids[n]) n++;
+    while (from + n < a->n && n < b->n && token_of(a->ids[from + n]) == b->ids[n]) n++;
     return n;
 }
 
@@ -272,7 +273,7 @@ int example_encode(const struct dataset_options *options, enum example_form form
     if (form == FORM_DOCUMENT) err = encode_piece(options, record, out, e);
     else {
         json_t *json = read_object(record, e);
-        if (!json) return -(int)(e ? e->kind : ERR_PARSE);
+        if (!json) return -(int)e->kind;
         if (has_keys(json, form)) err = encode_object(options, form, json, out, e);
         else
             err = error_set(e, ERR_PARAMS, "%s%s%s is missing: all records must be like the first",

@@ -26,7 +26,7 @@ static inline token_id token_of(token_id marked) {
 }
 
 /* The form that a record has. Errors of this file say what is wrong with the record; the caller
- * knows file and line. ERR_MEMORY is no fault of the record. */
+ * knows file and line, and brings a struct error. ERR_MEMORY is no fault of the record. */
 int example_find_form(const struct record *record, enum example_form *form, struct error *e);
 
 /* Appends the record's tokens, whole, marked; with eos at the end, but after messages (their turns
