@@ -140,8 +140,10 @@ static void plan_views(struct run *r) {
                                     .rows = r->micro_rows,
                                     .packing = s->packing};
     r->eval_view = r->view;
-    r->eval_view.eval = r->eval_data == NULL;
-    if (r->eval_data) r->eval_view.data = r->eval_data;
+    r->eval_view.eval = true;
+    if (!r->eval_data) return;
+    r->eval_view.data = r->eval_data;
+    r->eval_view.eval_fraction = 1;
 }
 
 static int open_epoch(struct run *r, int64_t number, struct error *e) {
@@ -192,9 +194,13 @@ static int make_trainees(struct run *r, struct ranks *ranks, struct error *e) {
                                   .targets = s->lora.targets,
                                   .max_rows = r->micro_rows,
                                   .loss_rows = r->micro_rows < LOSS_ROWS ? r->micro_rows : LOSS_ROWS,
-                                  .checkpointing = s->grad_checkpointing,
+                                  .checkpointing = s->grad_checkpointing == CHECKPOINTING_ON,
                                   .seed = s->seed}};
     r->have_trainees = true;
+    int err = command(r, ranks, &o, e);
+    if (err != -(int)ERR_MEMORY || s->grad_checkpointing != CHECKPOINTING_AUTO) return err;
+    command_simple(r, ranks, ORDER_FREE, 0, NULL, NULL); /* those ranks that did fit */
+    o.options.checkpointing = true;
     return command(r, ranks, &o, e);
 }
 
