@@ -1,6 +1,6 @@
 #include "daemon/command_line.h"
 
-#include "daemon/words.h"
+#include "base/words.h"
 
 #include <stdio.h>
 #include <string.h>

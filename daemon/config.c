@@ -1,7 +1,7 @@
 #include "daemon/config.h"
 
 #include "base/file.h"
-#include "daemon/words.h"
+#include "base/words.h"
 
 #include <ctype.h>
 #include <errno.h>

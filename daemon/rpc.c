@@ -4,7 +4,7 @@
 #include "base/log.h"
 #include "daemon/methods.h"
 #include "daemon/server.h"
-#include "daemon/words.h"
+#include "base/words.h"
 
 #include <stdlib.h>
 #include <string.h>

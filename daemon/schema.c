@@ -1,7 +1,7 @@
 #include "daemon/schema.h"
 
 #include "base/json.h"
-#include "daemon/words.h"
+#include "base/words.h"
 
 #include <math.h>
 #include <stdio.h>

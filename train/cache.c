@@ -67,7 +67,7 @@ void cache_writer_abandon(struct cache_writer *w) {
 /* --- reading --------------------------------------------------------------------------------------- */
 
 /* Counts are held against the file's size before they are used. */
-static bool find_parts(struct cache *c, uint64_t options) {
+static bool find_parts(struct cache *c, uint64_t options, uint64_t max_tokens) {
     struct cache_footer *f = &c->footer;
     size_t size = c->map.size;
     if (size < sizeof *f) return false;
@@ -84,14 +84,15 @@ static bool find_parts(struct cache *c, uint64_t options) {
     c->ends = (const uint64_t *)(c->map.data + tokens_bytes);
     uint64_t before = 0;
     for (uint64_t i = 0; i < n; before = c->ends[i], i++)
-        if (c->ends[i] <= before || c->ends[i] > n_tokens) return false;
+        if (c->ends[i] > n_tokens || c->ends[i] < before + 2 || c->ends[i] - before > max_tokens)
+            return false;
     return n == 0 || before == n_tokens;
 }
 
-bool cache_open(struct cache *c, const char *path, uint64_t options) {
+bool cache_open(struct cache *c, const char *path, uint64_t options, int64_t max_tokens) {
     struct error ignored;
     if (file_map_open(&c->map, path, &ignored) != 0) return false;
-    if (find_parts(c, options)) return true;
+    if (find_parts(c, options, (uint64_t)max_tokens)) return true;
     cache_close(c);
     return false;
 }

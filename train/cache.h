@@ -49,8 +49,9 @@ struct cache {
     const token_id *tokens;
     const uint64_t *ends;
 };
-/* False when there is no whole cache with these options at path. */
-bool cache_open(struct cache *c, const char *path, uint64_t options);
+/* False when there is no whole cache with these options at path, or an example in it has other than 2
+ * to max_tokens tokens. */
+bool cache_open(struct cache *c, const char *path, uint64_t options, int64_t max_tokens);
 void cache_close(struct cache *c);
 
 #endif

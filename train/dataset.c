@@ -269,9 +269,10 @@ static bool cache_is_fresh(const struct cache *c, const char *path, const struct
 static int open_or_build(struct dataset *d, const char *path, const struct dataset_options *options,
                          const char *cache_path, struct error *e) {
     uint64_t hash = hash_options(options);
+    int64_t max_tokens = (int64_t)options->seq_len + 1;
     struct stat st;
     if (stat(path, &st) != 0) return error_errno(e, errno, path, "open");
-    if (cache_open(&d->cache, cache_path, hash)) {
+    if (cache_open(&d->cache, cache_path, hash, max_tokens)) {
         if (cache_is_fresh(&d->cache, path, &st)) {
             d->cached = true;
             return 0;
@@ -279,7 +280,7 @@ static int open_or_build(struct dataset *d, const char *path, const struct datas
         cache_close(&d->cache);
     }
     int err = build_cache(path, cache_path, hash, options, e);
-    if (err || cache_open(&d->cache, cache_path, hash)) return err;
+    if (err || cache_open(&d->cache, cache_path, hash, max_tokens)) return err;
     return error_set(e, ERR_IO, "%s: cannot be read back", cache_path);
 }
 

@@ -1,5 +1,7 @@
 #include "train/job.h"
 
+#include "base/words.h"
+
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -122,27 +124,26 @@ static int inside(struct error *e, const char *outer) {
     return error_prefix(e, "%s.", outer);
 }
 
-static bool is_one_of(const char *key, const char *const *words, size_t n) {
-    for (size_t i = 0; i < n; i++)
-        if (!strcmp(key, words[i])) return true;
-    return false;
-}
-
-static bool is_field(const char *key, const struct field *fields, size_t n) {
-    for (size_t i = 0; i < n; i++)
-        if (!strcmp(key, fields[i].key)) return true;
-    return false;
-}
-
+/* Refuses keys that are neither fields nor words, and says which known one is near. */
 static int check_keys(const json_t *json, const struct field *fields, size_t n_fields,
                       const char *const *words, size_t n_words, struct error *e) {
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)json, key, value) {
-        if (is_field(key, fields, n_fields) || is_one_of(key, words, n_words)) continue;
-        error_set(e, ERR_PARAMS, "%.100s is not something that a fine-tune job has", key);
+        struct suggestion near;
+        char hint[96];
+        bool known = false;
+        suggest_start(&near, key);
+        for (size_t i = 0; i < n_fields + n_words && !known; i++) {
+            const char *word = i < n_fields ? fields[i].key : words[i - n_fields];
+            known = !strcmp(key, word);
+            suggest_offer(&near, word);
+        }
+        if (known) continue;
+        error_set(e, ERR_PARAMS, "%.100s is not something that a fine-tune job has%s", key,
+                  suggest_text(&near, hint, sizeof hint));
         error_note(e, "field", key);
-        error_note(e, "expected", "a key of a fine-tune job");
+        error_note(e, "expected", near.best ? near.best : "a key of a fine-tune job");
         error_note(e, "got", key);
         return -(int)ERR_PARAMS;
     }
@@ -206,11 +207,12 @@ static bool name_is_good(const char *name) {
            n == strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-");
 }
 
-static int get_name(const json_t *json, char **out, struct error *e) {
-    int err = get_text(json, "name", MAX_WORD, out, e);
-    if (!err && !name_is_good(*out))
-        err = wrong(e, "name", "1 to 64 of A-Z a-z 0-9 . _ - that begin with neither . nor -",
-                    json_object_get(json, "name"));
+/* A name that is safe as one of a file, too. Absent and null leave *out, which may be NULL. */
+static int get_name(const json_t *json, const char *key, char **out, struct error *e) {
+    int err = get_text(json, key, MAX_WORD, out, e);
+    if (!err && *out && !name_is_good(*out))
+        err = wrong(e, key, "1 to 64 of A-Z a-z 0-9 . _ - that begin with neither . nor -",
+                    json_object_get(json, key));
     return err;
 }
 
@@ -272,7 +274,7 @@ static int get_activate(struct job_spec *out, const json_t *json, struct error *
     int err = check_keys(value, NULL, 0, activate_keys, 2, e);
     if (!err)
         err = get_word(value, "when", when_words, 2, "\"eval_improves\" or \"always\"", &when, e);
-    if (!err) err = get_text(value, "as", MAX_WORD, &out->activate_as, e);
+    if (!err) err = get_name(value, "as", &out->activate_as, e);
     if (err) return err == -(int)ERR_PARAMS ? inside(e, "activate") : err;
     out->activate_if_better = when == 1;
     if (!out->activate_as) out->activate_as = strdup("default");
@@ -350,7 +352,7 @@ static int get_all(struct job_spec *out, const json_t *json, struct error *e) {
     int method = 0;
     int err = check_keys(json, plain_fields, N_PLAIN, special_keys,
                          sizeof special_keys / sizeof *special_keys, e);
-    if (!err) err = get_name(json, &out->name, e);
+    if (!err) err = get_name(json, "name", &out->name, e);
     if (!err) err = get_text(json, "data", MAX_PATH_BYTES, &out->data, e);
     if (!err && !out->data) err = wrong(e, "data", "the path of a data file", NULL);
     if (!err) err = get_text(json, "eval_data", MAX_PATH_BYTES, &out->eval_data, e);

@@ -103,7 +103,9 @@ static void what_is_wrong_is_named(void **state) {
         const char *members, *field, *fault;
     } cases[] = {
         {"\"epoch\":1", "epoch", "not something that a fine-tune job has"},
+        {"\"seq_length\":1", "seq_length", "did you mean seq_len?"},
         {"\"lora\":{\"rank\":1}", "lora.rank", "lora.rank is not"},
+        {"\"lora\":{\"aplha\":1}", "lora.aplha", "did you mean alpha?"},
         {"\"activate\":{\"if\":1}", "activate.if", "not something"},
         {"\"name\":\"..\"", "name", "A-Z"},
         {"\"name\":\"a/b\"", "name", "A-Z"},
@@ -141,6 +143,7 @@ static void what_is_wrong_is_named(void **state) {
         {"\"resume\":\"never\"", "resume", "auto"},
         {"\"activate\":true", "activate", "an object or null"},
         {"\"activate\":{\"when\":\"later\"}", "activate.when", "eval_improves"},
+        {"\"activate\":{\"as\":\"../x\"}", "activate.as", "activate.as must be 1 to 64"},
         {"\"priority\":\"high\"", "priority", "background"},
         {"\"eval_fraction\":1", "eval_fraction", "from 0 to 0.9"},
         {"\"eval_fraction\":0,\"activate\":{}", "eval_fraction", "judged"},

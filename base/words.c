@@ -1,4 +1,4 @@
-#include "daemon/words.h"
+#include "base/words.h"
 
 #include <stdio.h>
 #include <string.h>

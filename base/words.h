@@ -1,7 +1,7 @@
-/* daemon/words.h: words that people type: is one among the allowed, and "did you mean …" when it is
+/* base/words.h: words that people type: is one among the allowed, and "did you mean …" when it is
  * not. Any thread. */
-#ifndef TPD_DAEMON_WORDS_H
-#define TPD_DAEMON_WORDS_H
+#ifndef TPD_BASE_WORDS_H
+#define TPD_BASE_WORDS_H
 
 #include <stdbool.h>
 #include <stddef.h>
