@@ -29,6 +29,8 @@ const struct config_key config_keys[] = {
      "requests that wait; one more is refused as overloaded"},
     {"step_rows", CONFIG_INT, AT(step_rows), "512", 16, 65536, NULL,
      "rows of the largest step: how much of a prompt is read at once"},
+    {"train_share", CONFIG_INT, AT(train_share), "30", 0, 90, NULL,
+     "percent of the time that a fine-tune job gets while requests are live"},
     {"kv_type", CONFIG_CHOICE, AT(kv_type), "auto", 0, 0, "auto|f32|f16|bf16",
      "type of the KV cache; auto = f32 for an f32 model, else f16"},
     {"memory_limit", CONFIG_BYTES, AT(memory_limit), "0", 0, INT64_MAX, NULL,
@@ -50,6 +52,8 @@ const struct config_key config_keys[] = {
     {"state_dir", CONFIG_TEXT, AT(state_dir), "", 0, 0, NULL,
      "what the daemon keeps; empty = /var/lib/tpd (root, user tpd), else $XDG_STATE_HOME/tpd, else "
      "~/.local/state/tpd"},
+    {"data_dir", CONFIG_TEXT, AT(data_dir), "", 0, 0, NULL,
+     "fine-tune jobs read data here and nowhere else; empty = the directory data in state_dir"},
     {"max_connections", CONFIG_INT, AT(max_connections), "1024", 1, 65536, NULL,
      "connections at once"},
     {"max_requests", CONFIG_INT, AT(max_requests), "256", 1, 65536, NULL,

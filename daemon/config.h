@@ -23,9 +23,9 @@ struct id_list {
 /* Strings are owned and never NULL; empty means not set. */
 struct daemon_config {
     char *model, *device, *kv_type;
-    int64_t tp, threads, ctx, slots, max_queue, step_rows, memory_limit;
+    int64_t tp, threads, ctx, slots, max_queue, step_rows, train_share, memory_limit;
     bool debug_alias;
-    char *socket, *socket_group, *state_dir;
+    char *socket, *socket_group, *state_dir, *data_dir;
     int64_t socket_mode;
     struct id_list allow_uid, allow_gid, admin_uid, admin_gid;
     int64_t max_connections, max_requests, max_message, max_outbound;

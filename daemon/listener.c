@@ -201,8 +201,10 @@ static char *choose_state_dir(const struct daemon_config *config) {
     return xdg ? path_join(xdg, "tpd") : path_join(home_dir(), ".local/state/tpd");
 }
 
-int state_dir_open(const struct daemon_config *config, int *lock_fd, struct error *e) {
+int state_dir_open(const struct daemon_config *config, int *lock_fd, char **path,
+                   struct error *e) {
     *lock_fd = -1;
+    *path = NULL;
     char *dir = choose_state_dir(config), *lock = NULL, what[512];
     int rc = dir ? prepare_dir(dir, e) : no_memory(e);
     if (rc == 0 && !(lock = path_join(dir, "tpd.lock"))) rc = no_memory(e);
@@ -210,7 +212,8 @@ int state_dir_open(const struct daemon_config *config, int *lock_fd, struct erro
         snprintf(what, sizeof what, "state directory %s", dir);
         rc = lock_take(lock_fd, lock, what, e);
     }
-    free(dir);
     free(lock);
+    if (rc == 0) *path = dir;
+    else free(dir);
     return rc;
 }

@@ -25,7 +25,8 @@ int listener_open(struct listener *listener, const struct daemon_config *config,
 /* Removes the socket's file and lets the lock go. */
 void listener_close(struct listener *listener);
 
-/* Finds or makes the state directory and locks it; *lock_fd holds it. */
-int state_dir_open(const struct daemon_config *config, int *lock_fd, struct error *e);
+/* Finds or makes the state directory and locks it; *lock_fd holds it, *path is its path and
+ * the caller's to free. */
+int state_dir_open(const struct daemon_config *config, int *lock_fd, char **path, struct error *e);
 
 #endif

@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "daemon/notify.h"
 #include "daemon/rpc.h"
+#include "daemon/training.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -137,7 +138,10 @@ static int start_engine(struct server *server, struct error *e) {
     if (rc != 0) return rc;
     log_info("tp %d on %d cores: %s", options.tp, options.cores.n,
              cores_text(&options.cores, text, sizeof text));
-    return engine_start(&server->engine, &options, e);
+    rc = training_background(server, options.cores.n, &options.background, e);
+    if (rc == 0) rc = engine_start(&server->engine, &options, e);
+    if (rc == 0) training_started(server);
+    return rc;
 }
 
 static void say_model(const struct loading *l) {

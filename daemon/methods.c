@@ -9,6 +9,24 @@
 
 static const struct param no_params[] = {END};
 
+static const struct param job_params[] = {
+    {"job", PARAM_ID, true, 0, 0, NULL},
+    END,
+};
+
+static const struct param job_watch_params[] = {
+    {"job", PARAM_ID, true, 0, 0, NULL},
+    {"after", PARAM_INT, false, 0, 9007199254740991.0, NULL},
+    END,
+};
+
+static const struct param job_log_params[] = {
+    {"job", PARAM_ID, true, 0, 0, NULL},
+    {"after", PARAM_INT, false, 0, 9007199254740991.0, NULL},
+    {"limit", PARAM_INT, false, 1, 10000, NULL},
+    END,
+};
+
 static const struct param generate_params[] = {
     {"prompt", PARAM_PROMPT, true, 0, 0, NULL},
     {"stream", PARAM_BOOL, false, 0, 0, NULL},
@@ -70,6 +88,15 @@ const struct method methods[] = {
     {"tokenize", handle_tokenize, METHOD_NEEDS_MODEL | METHOD_WORK, tokenize_params},
     {"detokenize", handle_detokenize, METHOD_NEEDS_MODEL | METHOD_WORK, detokenize_params},
     {"model.info", handle_model_info, METHOD_NEEDS_MODEL, no_params},
+    {"finetune.submit", handle_finetune_submit, METHOD_ADMIN | METHOD_WORK, NULL},
+    {"finetune.list", handle_finetune_list, METHOD_WORK, no_params},
+    {"finetune.get", handle_finetune_get, METHOD_WORK, job_params},
+    {"finetune.log", handle_finetune_log, METHOD_WORK, job_log_params},
+    {"finetune.watch", handle_finetune_watch, METHOD_WORK, job_watch_params},
+    {"finetune.cancel", handle_finetune_cancel, METHOD_ADMIN | METHOD_WORK, job_params},
+    {"finetune.pause", handle_finetune_pause, METHOD_ADMIN | METHOD_WORK, job_params},
+    {"finetune.resume", handle_finetune_resume, METHOD_ADMIN | METHOD_WORK, job_params},
+    {"finetune.delete", handle_finetune_delete, METHOD_ADMIN | METHOD_WORK, job_params},
     {"metrics", handle_metrics, 0, no_params},
     {"cancel", handle_cancel, METHOD_NOTIFIABLE, cancel_params},
     {"shutdown", handle_shutdown, METHOD_ADMIN | METHOD_NOTIFIABLE, shutdown_params},

@@ -16,7 +16,7 @@ struct method {
     const char *name;
     void (*handle)(struct call *call); /* ends the call, now or later */
     unsigned flags;
-    const struct param *params;
+    const struct param *params; /* NULL: the handler checks them */
 };
 
 extern const struct method methods[];
@@ -39,5 +39,16 @@ void handle_detokenize(struct call *call);
 void handle_generate(struct call *call);
 /* score.c */
 void handle_score(struct call *call);
+/* methods_finetune.c */
+void handle_finetune_submit(struct call *call);
+void handle_finetune_list(struct call *call);
+void handle_finetune_get(struct call *call);
+void handle_finetune_log(struct call *call);
+void handle_finetune_cancel(struct call *call);
+void handle_finetune_pause(struct call *call);
+void handle_finetune_resume(struct call *call);
+void handle_finetune_delete(struct call *call);
+/* watch.c */
+void handle_finetune_watch(struct call *call);
 
 #endif

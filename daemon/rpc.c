@@ -322,7 +322,7 @@ static int find_method(const char *name, const struct method **method, struct er
 static int check_params(const struct method *method, const json_t *params, struct error *e) {
     if (params && !json_is_object(params))
         return schema_refuse(e, "params", "an object of named parameters", params);
-    return schema_check(method->params, params, e);
+    return method->params ? schema_check(method->params, params, e) : 0;
 }
 
 static int check_allowed(const struct conn *conn, const struct method *method, struct error *e) {

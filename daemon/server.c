@@ -4,6 +4,7 @@
 #include "daemon/loading.h"
 #include "daemon/notify.h"
 #include "daemon/rpc.h"
+#include "daemon/training.h"
 #include "daemon/version.h"
 
 #include <signal.h>
@@ -42,6 +43,7 @@ static void close_all(struct server *server) {
         server->engine = NULL;
         mailbox_deliver(&server->mailbox);
     }
+    training_quiet(server);
     mailbox_close(&server->mailbox);
     close_connections(server);
     uv_close((uv_handle_t *)&server->pipe, NULL);
@@ -83,6 +85,7 @@ void server_shutdown(struct server *server, bool drain, int64_t timeout_s) {
         notify_send("STOPPING=1\nSTATUS=draining");
     }
     server->state = SERVER_DRAINING;
+    watches_end(server->training);
     if (!drain) cancel_everything(server);
     if (server->n_calls == 0) end_soon(server);
     else if (drain)
@@ -157,6 +160,7 @@ static int run_loop(struct server *server, struct error *e) {
     if (rc != 0) return uv_failed(e, "start the loop", rc);
     rc = start_handles(server, e);
     if (rc == 0) {
+        training_listen(server);
         log_info("socket %s", server->listener.path);
         loading_start(server);
     } else {
@@ -168,7 +172,10 @@ static int run_loop(struct server *server, struct error *e) {
 }
 
 static int open_and_run(struct server *server, struct error *e) {
-    int rc = state_dir_open(server->config, &server->state_lock_fd, e);
+    char *state_dir = NULL;
+    int rc = state_dir_open(server->config, &server->state_lock_fd, &state_dir, e);
+    if (rc == 0) rc = training_open(server, state_dir, e);
+    free(state_dir);
     if (rc == 0) rc = listener_open(&server->listener, server->config, e);
     if (rc == 0) rc = run_loop(server, e);
     listener_close(&server->listener);
@@ -192,6 +199,7 @@ int server_run(const struct daemon_config *config) {
         log_error("%s", e.message);
         server->exit_code = error_class(e.kind)->exit_code;
     }
+    training_close(server);
     tokenizer_free(server->tokenizer);
     model_free(server->model);
     int exit_code = server->exit_code;

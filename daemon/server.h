@@ -13,6 +13,8 @@
 
 #include <uv.h>
 
+struct training;
+
 enum server_state { SERVER_LOADING, SERVER_READY, SERVER_DRAINING };
 
 struct server {
@@ -42,6 +44,7 @@ struct server {
     struct model *model;         /* NULL until it is open */
     struct tokenizer *tokenizer; /* the same */
     struct engine *engine;       /* NULL until it is started */
+    struct training *training;   /* fine-tune jobs */
     struct metrics metrics;
 };
 

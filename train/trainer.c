@@ -63,8 +63,9 @@ static void end_job(struct trainer *t, struct ranks *ranks, enum job_state state
 static void heed(struct trainer *t, struct ranks *ranks) {
     struct job job;
     struct error e = {0};
-    if (jobs_get(t->options.jobs, t->run->id, NULL, &job, &e)) return;
-    enum job_state state = job.state;
+    enum job_state state = JOB_CANCELLED; /* a deleted one was cancelled before */
+    if (jobs_get(t->options.jobs, t->run->id, NULL, &job, &e) == 0) state = job.state;
+    else if (e.kind != ERR_NOT_FOUND) return;
     job_free_fields(&job);
     if (state == JOB_RUNNING) return;
     int64_t id = t->run->id;

@@ -1,6 +1,7 @@
 /* Parameters are checked against the method table, and docs/schema/ says the same as the table. */
 #include "base/json.h"
 #include "daemon/methods.h"
+#include "train/job.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -141,7 +142,8 @@ static void the_schemas_say_what_the_table_says(void **state) {
         json_t *schema = read_schema(methods[m].name);
         const json_t *params = json_object_get(schema, "params");
         size_t n = 0;
-        for (const struct param *p = methods[m].params; p->name; p++, n++)
+        if (!methods[m].params) n = json_object_size(json_object_get(params, "properties"));
+        for (const struct param *p = methods[m].params; p && p->name; p++, n++)
             same_parameter(methods[m].name, p, params);
         assert_int_equal(json_object_size(json_object_get(params, "properties")), n);
         assert_true(json_is_false(json_object_get(params, "additionalProperties")));
@@ -151,11 +153,36 @@ static void the_schemas_say_what_the_table_says(void **state) {
     }
 }
 
+/* What a job may have stands in train/job.c: the schema names just that, and the same defaults. */
+static void the_schema_of_submit_is_that_of_a_job(void **state) {
+    (void)state;
+    struct error e;
+    struct job_spec spec;
+    json_t *schema = read_schema("finetune.submit"), *least = json_pack("{s:s}", "data", "x");
+    const json_t *properties = json_object_get(json_object_get(schema, "params"), "properties");
+    assert_int_equal(job_spec_parse(&spec, least, &e), 0);
+    json_t *full = job_spec_json(&spec), *value;
+    const char *key;
+    json_object_foreach(full, key, value) {
+        const json_t *said = json_object_get(json_object_get(properties, key), "default");
+        if (!json_object_get(properties, key)) fail_msg("no %s", key);
+        if (json_is_number(said)) {
+            if (json_number_value(said) != json_number_value(value)) fail_msg("default of %s", key);
+        } else if (said && !json_equal(said, value)) fail_msg("default of %s", key);
+    }
+    assert_int_equal(json_object_size(properties), json_object_size(full));
+    job_spec_free(&spec);
+    json_decref(full);
+    json_decref(least);
+    json_decref(schema);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wrong_parameters_say_field_expected_and_got),
         cmocka_unit_test(right_parameters_are_taken),
         cmocka_unit_test(the_schemas_say_what_the_table_says),
+        cmocka_unit_test(the_schema_of_submit_is_that_of_a_job),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,150 @@
+#include "daemon/training.h"
+
+#include "base/file.h"
+#include "base/log.h"
+#include "train/trainer.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void deliver_change(struct letter *letter) {
+    struct training *t =
+        (struct training *)((char *)letter - offsetof(struct training, letter));
+    atomic_store(&t->posted, false);
+    watches_look(t);
+}
+
+/* Any thread. One letter is on its way at most: it says only that there is news. */
+static void on_change(void *user) {
+    struct training *t = user;
+    if (!atomic_exchange(&t->posted, true)) mailbox_post(&t->server->mailbox, &t->letter);
+}
+
+/* On rank 0's thread. */
+static void on_event(void *user, int64_t job) {
+    (void)job;
+    on_change(user);
+}
+
+static int choose_data_dir(struct training *t, struct error *e) {
+    const char *given = t->server->config->data_dir;
+    t->data_dir = *given ? strdup(given) : path_join(t->state_dir, "data");
+    if (!t->data_dir) return error_set(e, ERR_MEMORY, "no memory for jobs");
+    if (!*given) return dir_make(t->data_dir, e);
+    if (path_is_dir(given)) return 0;
+    return error_set(e, ERR_CONFIG, "data_dir: %s is no directory", given);
+}
+
+int training_open(struct server *server, const char *state_dir, struct error *e) {
+    struct training *t = calloc(1, sizeof *t);
+    if (!t) return error_set(e, ERR_MEMORY, "no memory for jobs");
+    server->training = t;
+    t->server = server;
+    t->letter.deliver = deliver_change;
+    t->state_dir = realpath(state_dir, NULL);
+    if (!t->state_dir) return error_set(e, ERR_IO, "%s: cannot find out where it is", state_dir);
+    int rc = choose_data_dir(t, e);
+    if (rc == 0) rc = jobs_open(&t->jobs, t->state_dir, e);
+    if (rc != 0) return rc;
+    int again = jobs_recover(t->jobs, e);
+    if (again > 0) log_info("%d fine-tune jobs that were running go on", again);
+    return again < 0 ? again : 0;
+}
+
+void training_listen(struct server *server) {
+    jobs_listen(server->training->jobs, on_change, server->training);
+}
+
+void training_quiet(struct server *server) {
+    jobs_listen(server->training->jobs, NULL, NULL);
+}
+
+/* Any thread. */
+static void on_work(void *user) {
+    struct training *t = user;
+    struct engine *engine = atomic_load(&t->engine);
+    if (engine) engine_wake(engine);
+}
+
+int training_background(struct server *server, int n_threads, struct engine_background *out,
+                        struct error *e) {
+    struct training *t = server->training;
+    const struct trainer_options options = {
+        .model = server->model,
+        .tokenizer = server->tokenizer,
+        .jobs = t->jobs,
+        .state_dir = t->state_dir,
+        .threads = n_threads,
+        .on_work = on_work,
+        .on_event = on_event,
+        .user = t,
+    };
+    int rc = trainer_new(&t->trainer, &options, e);
+    if (rc != 0) return rc;
+    *out = (struct engine_background){.unit = trainer_unit,
+                                      .stop = trainer_stop,
+                                      .arg = t->trainer,
+                                      .share = (double)server->config->train_share / 100};
+    return 0;
+}
+
+void training_started(struct server *server) {
+    struct training *t = server->training;
+    atomic_store(&t->engine, server->engine);
+    on_work(t); /* it may have been called for before */
+}
+
+void training_wake(struct server *server) {
+    struct training *t = server->training;
+    if (t->trainer) trainer_wake(t->trainer);
+}
+
+void training_close(struct server *server) {
+    struct training *t = server->training;
+    if (!t) return;
+    if (t->trainer) trainer_free(t->trainer);
+    jobs_close(t->jobs);
+    free(t->state_dir);
+    free(t->data_dir);
+    free(t);
+    server->training = NULL;
+}
+
+/* --- as JSON ----------------------------------------------------------------------------------- */
+
+static json_t *number_or_null(double number, bool there) {
+    return there && isfinite(number) ? json_real(number) : json_null();
+}
+
+static json_t *text_or_null(const char *text) {
+    json_t *value = text ? json_string(text) : NULL; /* NULL also when it is not UTF-8 */
+    return value ? value : json_null();
+}
+
+json_t *job_json(const struct job *job, bool with_spec) {
+    json_t *json = json_pack(
+        "{s:I, s:s, s:s, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "job", (json_int_t)job->id,
+        "name", job->name, "state", job_state_name(job->state), "step", (json_int_t)job->step,
+        "steps", (json_int_t)job->steps, "loss", number_or_null(job->loss, true), "eval_loss",
+        number_or_null(job->eval_loss, true), "error", text_or_null(job->error), "result",
+        text_or_null(job->result), "created", json_real(job->created), "started",
+        number_or_null(job->started, job->started > 0), "ended",
+        number_or_null(job->ended, job->ended > 0));
+    if (json && with_spec) json_object_set(json, "spec", job->spec);
+    return json;
+}
+
+int job_named(struct jobs *jobs, const json_t *params, struct job *out, struct error *e) {
+    const json_t *job = json_object_get(params, "job");
+    const char *name = json_string_value(job);
+    int64_t id = json_integer_value(job); /* 0 for a string */
+    if (!name && id <= 0) return error_set(e, ERR_NOT_FOUND, "there is no job %lld", (long long)id);
+    return jobs_get(jobs, id, name, out, e);
+}
+
+json_t *job_event_json(const struct job_event *event) {
+    json_t *json = json_pack("{s:I, s:f}", "cursor", (json_int_t)event->cursor, "time", event->time);
+    if (json) json_object_update_missing(json, event->fields);
+    return json;
+}

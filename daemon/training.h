@@ -1,0 +1,56 @@
+/* daemon/training.h: fine-tune jobs in the daemon: the store, the trainer that the engine runs
+ * between its steps, and the clients that watch.
+ *
+ * training_open before the loop, training_close after it; the rest on the loop's thread but for what
+ * says otherwise. */
+#ifndef TPD_DAEMON_TRAINING_H
+#define TPD_DAEMON_TRAINING_H
+
+#include "daemon/mailbox.h"
+#include "daemon/server.h"
+#include "train/jobs.h"
+
+#include <stdatomic.h>
+
+struct watch;
+
+struct training {
+    struct server *server;
+    struct jobs *jobs;          /* any thread */
+    struct trainer *trainer;    /* NULL until the model is open */
+    struct engine *_Atomic engine; /* the server's, for threads that wake it */
+    char *state_dir, *data_dir; /* never change; any thread */
+    struct letter letter;       /* "something changed", on its way to the loop */
+    _Atomic bool posted;
+    struct watch *watches;      /* daemon/watch.c */
+};
+
+/* Opens the store in state_dir (queues again what was running) and makes server->training. */
+int training_open(struct server *server, const char *state_dir, struct error *e);
+/* The mailbox is there: watchers hear of changes from now on, until training_quiet. */
+void training_listen(struct server *server);
+void training_quiet(struct server *server);
+/* Makes the trainer for the open model; *out is what the engine runs. n_threads: for
+ * reading data. */
+int training_background(struct server *server, int n_threads, struct engine_background *out,
+                        struct error *e);
+/* The engine runs. */
+void training_started(struct server *server);
+/* Something in the queue changed: the trainer looks at it. */
+void training_wake(struct server *server);
+/* After the engine has ended. */
+void training_close(struct server *server);
+
+/* {"job": id, "name", "state", …}; with_spec adds what was asked for. NULL without memory. Any
+ * thread. */
+json_t *job_json(const struct job *job, bool with_spec);
+/* The job that a request names in `job`, by number or name. Any thread. */
+int job_named(struct jobs *jobs, const json_t *params, struct job *out, struct error *e);
+/* {"cursor", "time", and the event's fields}. */
+json_t *job_event_json(const struct job_event *event);
+
+/* watch.c: something changed; the daemon drains. */
+void watches_look(struct training *training);
+void watches_end(struct training *training);
+
+#endif
