@@ -102,6 +102,23 @@ static void fail_inbox(struct engine *engine, const struct error *error) {
     }
 }
 
+/* Makes the changes that were asked for, or (with an error) says that they will not be made. */
+static void make_changes(struct engine *engine, const struct error *refused) {
+    pthread_mutex_lock(&engine->lock);
+    struct change *change = engine->changes;
+    engine->changes = NULL;
+    engine->changes_end = &engine->changes;
+    pthread_mutex_unlock(&engine->lock);
+    for (struct change *next; change; change = next) {
+        struct error e = {0};
+        next = change->next;
+        int err = refused ? -(int)refused->kind
+                          : change->fn(change->arg, engine->runner->ops->ranks(engine->runner), &e);
+        change->done(change->arg, refused ? refused : err ? &e : NULL);
+        free(change);
+    }
+}
+
 /* What other threads have asked of the sequences that are there. */
 static void look_at_wishes(struct engine *engine) {
     pthread_mutex_lock(&engine->lock);
@@ -141,6 +158,7 @@ static void fill_step(struct engine *engine, const struct sequence *s,
                           .len = b->len,
                           .seq = b->seq,
                           .blocks = b->blocks,
+                          .adapter = &s->request->adapter,
                           .out_rows = b->out_rows,
                           .logits = n_out ? b->logits : NULL};
 }
@@ -192,7 +210,8 @@ static void run_background_share(struct engine *engine, double seconds) {
 /* Units while no request is live; false when there are none to do. */
 static bool run_background_idle(struct engine *engine) {
     pthread_mutex_lock(&engine->lock);
-    bool free_time = engine->stopping == KEEP_RUNNING && !engine->inbox && !engine->sequences;
+    bool free_time = engine->stopping == KEEP_RUNNING && !engine->inbox && !engine->changes &&
+                     !engine->sequences;
     pthread_mutex_unlock(&engine->lock);
     if (!free_time || !run_background_unit(engine)) return false;
     engine->background_credit = 0;
@@ -212,6 +231,7 @@ static bool wait_for_bell(struct engine *engine) {
 
 static void serve(struct engine *engine) {
     do {
+        make_changes(engine, NULL);
         accept_inbox(engine);
         look_at_wishes(engine);
         for (struct sched_step work; scheduler_next(engine->scheduler, &work);) {
@@ -219,6 +239,7 @@ static void serve(struct engine *engine) {
             show_load(engine);
             run_step(engine, &work);
             run_background_share(engine, (double)(clock_ns() - begin) / 1e9);
+            make_changes(engine, NULL);
             accept_inbox(engine);
             look_at_wishes(engine);
         }
@@ -288,7 +309,10 @@ void engine_drive(void *arg) {
     report_loaded(engine, err ? &error : NULL);
     if (err) fail_inbox(engine, &error);
     else serve(engine);
-    if (engine->options.background.stop)
+    struct error over;
+    error_set(&over, ERR_SHUTTING_DOWN, "tpd is shutting down");
+    make_changes(engine, err ? &error : &over);
+    if (!err && engine->options.background.stop)
         engine->options.background.stop(engine->options.background.arg,
                                         engine->runner->ops->ranks(engine->runner));
     engine->runner->ops->unload(engine->runner);

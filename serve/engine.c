@@ -102,6 +102,24 @@ void engine_wake(struct engine *engine) {
     wake_driver(engine);
 }
 
+int engine_change(struct engine *engine, engine_change_fn *fn, engine_changed_fn *done, void *arg,
+                  struct error *e) {
+    struct change *change = malloc(sizeof *change);
+    if (!change) return error_set(e, ERR_MEMORY, "no memory for a change between steps");
+    *change = (struct change){fn, done, arg, NULL};
+    pthread_mutex_lock(&engine->lock);
+    int err = check_open(engine, e);
+    if (err == -(int)ERR_OVERLOADED) err = 0; /* that is about requests */
+    if (!err) {
+        *engine->changes_end = change;
+        engine->changes_end = &change->next;
+        ring(engine);
+    }
+    pthread_mutex_unlock(&engine->lock);
+    if (err) free(change);
+    return err;
+}
+
 void engine_cancel(struct engine *engine, struct gen_request *request) {
     atomic_store(&request->cancelled, true);
     wake_driver(engine);
@@ -189,6 +207,7 @@ int engine_start_on(struct engine **out, struct runner *runner,
     engine->runner = runner;
     engine->options = *options;
     engine->inbox_end = &engine->inbox;
+    engine->changes_end = &engine->changes;
     pthread_mutex_init(&engine->lock, NULL);
     pthread_cond_init(&engine->bell, NULL);
     pthread_cond_init(&engine->settled, NULL);

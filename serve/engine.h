@@ -119,6 +119,7 @@ struct gen_request {
     size_t score_from;
     gen_event_fn *on_event;
     void *user;
+    int32_t adapter; /* slot of the shards (shard_adapter_set), -1: the base alone */
     uint64_t group; /* fairness: requests of one connection share a group */
     /* set by engine_cancel and engine_hold, looked at between steps */
     _Atomic bool cancelled, held;
@@ -191,6 +192,14 @@ int engine_submit(struct engine *engine, struct gen_request *request, struct err
 void engine_cancel(struct engine *engine, struct gen_request *request);
 /* A held request stays where it is and makes no tokens. */
 void engine_hold(struct engine *engine, struct gen_request *request, bool hold);
+
+/* Any thread: fn(arg, ranks) runs on rank 0's thread between two steps, as soon as the model is loaded;
+ * then done(arg, error or NULL) on the same thread. For changes of what the ranks hold (adapters). When
+ * the engine ends first, done gets ERR_SHUTTING_DOWN. ERR_MEMORY when it cannot be taken. */
+typedef int engine_change_fn(void *arg, struct ranks *ranks, struct error *e);
+typedef void engine_changed_fn(void *arg, const struct error *error);
+int engine_change(struct engine *engine, engine_change_fn *fn, engine_changed_fn *done, void *arg,
+                  struct error *e);
 
 /* Any thread: the background has work again. */
 void engine_wake(struct engine *engine);

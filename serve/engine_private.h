@@ -17,6 +17,14 @@ struct rate {
     int now;
 };
 
+/* What engine_change was asked, oldest first. */
+struct change {
+    engine_change_fn *fn;
+    engine_changed_fn *done;
+    void *arg;
+    struct change *next;
+};
+
 struct engine {
     struct runner *runner; /* owned */
     struct engine_options options;
@@ -31,6 +39,7 @@ struct engine {
     enum { KEEP_RUNNING, DRAIN, STOP_NOW } stopping;
     struct sequence *inbox, **inbox_end; /* submitted, not yet seen by the driver */
     int32_t n_inbox, n_requests;         /* n_requests: submitted and not ended */
+    struct change *changes, **changes_end;
     enum engine_state state;
     struct error failure; /* of ENGINE_FAILED */
     struct engine_stats counters;

@@ -81,7 +81,9 @@ int sampling_check(const struct sampling *s, int32_t vocab, struct error *e) {
 
 struct gen_request *gen_request_new(void) {
     struct gen_request *request = calloc(1, sizeof *request);
-    if (request) sampling_default(&request->sampling);
+    if (!request) return NULL;
+    sampling_default(&request->sampling);
+    request->adapter = -1;
     return request;
 }
 
