@@ -17,11 +17,11 @@ PKG_LIBS = $(eval PKG_LIBS := $(shell pkg-config --libs $(PKGS)))$(PKG_LIBS)
 
 # snprintf is used where cutting is meant; gcc's guess about it depends on the optimiser's mood.
 WARN = -Wall -Wextra -Werror -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla \
-       $(if $(findstring clang,$(CC)),,-Wno-format-truncation)
+       $(if $(findstring clang,$(CC)),,-Wno-format-truncation -Wno-psabi)
 CFLAGS = -std=gnu11 $(OPT) -g -fno-omit-frame-pointer -ffp-contract=off $(WARN) -I. -Iclient/lib \
          -pthread -D_GNU_SOURCE -DPCRE2_CODE_UNIT_WIDTH=8 $(PKG_CFLAGS) $(SAN_FLAGS)
 LDFLAGS = $(SAN_FLAGS)
-LDLIBS = $(PKG_LIBS) -ldnnl -lm -pthread
+LDLIBS = $(PKG_LIBS) -lm -pthread
 SAN_FLAGS = $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all)
 
 # A file for one instruction set is named for it; run-time dispatch chooses among them.
@@ -96,7 +96,7 @@ help:
 	@echo
 	@echo 'Variables: B=dir  CC=gcc|clang  SAN=address,undefined|thread  PREFIX=dir  DESTDIR=dir'
 
-DEB = gcc g++ make pkg-config libuv1-dev libjansson-dev libpcre2-dev libutf8proc-dev libdnnl-dev \
+DEB = gcc g++ make pkg-config libuv1-dev libjansson-dev libpcre2-dev libutf8proc-dev \
       libcmocka-dev python3 python3-pip python3-pytest python3-numpy
 deps:
 	apt-get update -q
