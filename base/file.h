@@ -19,6 +19,8 @@ void file_map_drop(const struct file_map *map, size_t offset, size_t bytes);
  * the caller's to free(). A larger file is ERR_BAD_FILE naming the limit. */
 int file_read(const char *path, size_t max, char **out, size_t *size, struct error *e);
 
+/* Whether path is a regular file whose first bytes are text. Never waits, whatever path is. */
+bool file_begins_with(const char *path, const char *text);
 bool path_is_dir(const char *path);
 bool path_exists(const char *path);
 /* dir + "/" + name, to be freed by the caller. */

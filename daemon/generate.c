@@ -40,9 +40,15 @@ static void put_logprobs(struct json_out *out, const struct generation *g,
     if (g->sampling.logprobs < 0) return;
     json_out_key(out, "logprobs");
     token_json_logprobs(out, tokenizer, end->tokens, end->n_tokens, true);
-    if (!g->sampling.echo) return;
+}
+
+/* Once for all choices: they have the same prompt. */
+static void put_prompt_logprobs(struct json_out *out, const struct generation *g) {
+    const struct gen_event *end = g->choices[0].end;
+    if (g->sampling.logprobs < 0 || !g->sampling.echo) return;
     json_out_key(out, "prompt_logprobs");
-    token_json_logprobs(out, tokenizer, end->prompt_tokens, end->n_prompt_tokens, true);
+    token_json_logprobs(out, g->call->server->tokenizer, end->prompt_tokens, end->n_prompt_tokens,
+                        true);
 }
 
 static void put_timings(struct json_out *out, const struct gen_timings *t) {
@@ -84,11 +90,13 @@ static void put_usage(struct json_out *out, const struct generation *g) {
     json_out_close(out, '}');
 }
 
-/* The first choice's members and the usage of all; with n > 1 all choices beside them. */
+/* The first choice's members, the prompt's and the usage of all; with n > 1 all choices beside
+ * them. */
 static int put_result(struct generation *g, struct json_out *out, struct error *e) {
     (void)e;
     json_out_open(out, '{');
     put_choice(out, g, &g->choices[0]);
+    put_prompt_logprobs(out, g);
     put_usage(out, g);
     if (g->n > 1) {
         json_out_key(out, "choices");

@@ -3,7 +3,6 @@
 #include "base/json.h"
 #include "daemon/schema.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -112,6 +111,15 @@ static int read_stop_ids(struct sampling *s, const json_t *ids, int32_t vocab, s
     return 0;
 }
 
+/* The token id that key spells in the one way there is ("7", not "07" or " 7"), or -1: so a bias
+ * has one entry a token, however the client writes it. */
+static int64_t id_from_key(const char *key, int32_t vocab) {
+    size_t n = strspn(key, "0123456789");
+    if (n == 0 || n > 10 || key[n] || (n > 1 && *key == '0')) return -1;
+    int64_t id = strtoll(key, NULL, 10);
+    return id < vocab ? id : -1;
+}
+
 /* {"123": -5}: token id to what is added to its logit. */
 static int read_bias(struct sampling *s, json_t *bias, int32_t vocab, struct error *e) {
     const char *key;
@@ -121,11 +129,10 @@ static int read_bias(struct sampling *s, json_t *bias, int32_t vocab, struct err
     s->logit_bias = calloc(n, sizeof *s->logit_bias);
     if (!s->logit_bias) return no_memory(e);
     json_object_foreach(bias, key, value) {
-        char field[80], expected[64], *end;
-        errno = 0;
-        long id = strtol(key, &end, 10);
+        char field[80], expected[64];
+        int64_t id = id_from_key(key, vocab);
         snprintf(field, sizeof field, "logit_bias.%.40s", key);
-        if (end == key || *end || errno || id < 0 || id >= vocab) {
+        if (id < 0) {
             snprintf(expected, sizeof expected, "keyed by token ids from 0 to %d", vocab - 1);
             return schema_refuse(e, field, expected, value);
         }

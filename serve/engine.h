@@ -117,6 +117,7 @@ struct gen_request {
      * sampling.logprobs alternatives, and FINISH_LENGTH. */
     bool score;
     size_t score_from;
+    bool prompt_untold; /* echo with logprobs: without those of the prompt, which another tells */
     gen_event_fn *on_event;
     void *user;
     uint64_t group; /* fairness: requests of one connection share a group */
@@ -159,7 +160,8 @@ struct engine;
 /* Fails at once when the plan is impossible (tp over the heads) or memory cannot suffice. */
 int engine_start(struct engine **out, const struct engine_options *options, struct error *e);
 /* drain: ends after all requests; else live ones END with FINISH_CANCELLED. Returns at once; new
- * submits get ERR_SHUTTING_DOWN. */
+ * submits get ERR_SHUTTING_DOWN. Without drain a load under way is given up, which is no failure:
+ * on_state is not called. */
 void engine_stop(struct engine *engine, bool drain);
 /* Waits for the threads and frees. */
 void engine_join(struct engine *engine);
