@@ -14,7 +14,12 @@
 
 #include <stdatomic.h>
 
-enum { SAMPLING_MAX_STOP = 16, SAMPLING_MAX_LOGPROBS = 20, STOP_MAX_BYTES = 1024 };
+enum {
+    SAMPLING_MAX_STOP = 16,
+    STOP_MAX_BYTES = 1024,
+    SAMPLING_MAX_IDS = 4096, /* of logit_bias, and of stop_token_ids: each is gone through a token */
+    SAMPLING_MAX_LOGPROBS = 20
+};
 
 struct logit_bias {
     token_id id;

@@ -195,6 +195,7 @@ def test_extreme_values_work(client, params):
 @pytest.mark.parametrize("params", [
     {"logit_bias": {"x": 1}}, {"logit_bias": {"99999": 1}}, {"logit_bias": {"5": "a"}},
     {"logit_bias": {"05": 1}}, {"logit_bias": {" 5": 1}}, {"speculative": "off\0x"},
+    {"stop_token_ids": [3] * 4097}, {"logit_bias": {str(i): 1 for i in range(4097)}},
     {"logit_bias": {"5": 1e9}}, {"stop_token_ids": [-1]}, {"stop_token_ids": [352]}, {"n": 0},
     {"n": 65}, {"temperature": -0.1}, {"repetition_penalty": 0}, {"seed": 1.5}])
 def test_impossible_values_are_named(client, params):
