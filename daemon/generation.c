@@ -102,9 +102,12 @@ static size_t result_entries(const struct generation *g) {
     return n;
 }
 
-/* A long result is written on the worker pool, so that the loop goes on. */
+/* A long result is written on the worker pool, so that the loop goes on; for nobody it is not
+ * written at all. */
 static void finish(struct generation *g) {
     struct call *call = g->call;
+    if (!call->conn && g->error.kind == ERR_NONE)
+        error_set(&g->error, ERR_CANCELLED, "the client has gone");
     if (g->error.kind == ERR_NONE && result_entries(g) > RESULT_INLINE_ENTRIES) {
         call_in_thread(call, write_result, send_result);
         return;

@@ -223,6 +223,7 @@ def test_a_queued_client_that_goes_takes_nobody_with_it(tpd, client):
         other.close()
     got = client.result(id)
     assert (got["tokens"], got["finish_reason"]) == (want["tokens"], want["finish_reason"])
+    eventually(lambda: busy(client) == 0)  # the next test finds room in the queue
 
 
 def test_a_client_that_ends_its_side_still_gets_its_answers(tpd):
