@@ -139,10 +139,12 @@ install: all
 	sed 's#@PREFIX@#$(PREFIX)#g' client/lib/tpdclient.pc.in >$(DESTDIR)$(PREFIX)/lib/pkgconfig/tpdclient.pc
 	install -D -m 644 client/python/tpd.py $(DESTDIR)$(PREFIX)/share/tpd/python/tpd.py
 	install -D -m 644 etc/tpd.conf $(DESTDIR)$(PREFIX)/share/tpd/tpd.conf
+	install -D -m 644 README.md $(DESTDIR)$(PREFIX)/share/doc/tpd/README.md
+	install -D -m 644 docs/protocol.md $(DESTDIR)$(PREFIX)/share/doc/tpd/docs/protocol.md
 	install -D -m 644 docs/man/tpctl.1 $(DESTDIR)$(PREFIX)/share/man/man1/tpctl.1
 	install -D -m 644 etc/completions/tpctl.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/tpctl
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
-	sed 's#@PREFIX@#$(PREFIX)#g' etc/systemd/tpd.service >$(DESTDIR)$(PREFIX)/lib/systemd/system/tpd.service
+	sed 's#/usr/local/#$(PREFIX)/#g' etc/systemd/tpd.service >$(DESTDIR)$(PREFIX)/lib/systemd/system/tpd.service
 
 clean:
 	rm -rf $(B) $(B)-asan $(B)-tsan

@@ -116,6 +116,7 @@ void error_note(struct error *e, const char *key, const char *text) {
     struct error_note *note = e ? note_slot(e, key) : NULL;
     if (!note) return;
     note->key = key;
+    note->is_text = true;
     note->number = 0;
     copy_clean(note->text, sizeof note->text, text);
 }
@@ -124,6 +125,7 @@ void error_note_number(struct error *e, const char *key, int64_t number) {
     struct error_note *note = e ? note_slot(e, key) : NULL;
     if (!note) return;
     note->key = key;
+    note->is_text = false;
     note->number = number;
     note->text[0] = '\0';
 }

@@ -50,11 +50,12 @@ struct error_class {
     int exit_code;
 };
 
-/* A fact for programs: key = text, or key = number when text is empty. */
+/* A fact for programs: key = text, or key = number. */
 struct error_note {
     const char *key; /* a string literal */
+    bool is_text;    /* it may be empty */
     int64_t number;
-    char text[232];
+    char text[228];
 };
 
 enum { ERROR_MAX_NOTES = 4 };

@@ -87,6 +87,16 @@ int file_read(const char *path, size_t max, char **out, size_t *size, struct err
     return 0;
 }
 
+bool file_begins_with(const char *path, const char *text) {
+    char head[16];
+    size_t n = strlen(text), size;
+    int fd = n <= sizeof head ? open_regular(path, &size, NULL) : -1;
+    if (fd < 0) return false;
+    bool same = pread(fd, head, n, 0) == (ssize_t)n && memcmp(head, text, n) == 0;
+    close(fd);
+    return same;
+}
+
 bool path_is_dir(const char *path) {
     struct stat st;
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);

@@ -39,6 +39,8 @@ int dir_sync(const char *path, struct error *e);
 /* Removes a directory and all in it; one that is not there is no error. */
 int dir_remove(const char *path, struct error *e);
 
+/* Whether path is a regular file whose first bytes are text. Never waits, whatever path is. */
+bool file_begins_with(const char *path, const char *text);
 bool path_is_dir(const char *path);
 bool path_exists(const char *path);
 /* dir + "/" + name, to be freed by the caller. */

@@ -61,6 +61,11 @@ json_t *json_read_file(const char *path, size_t max, struct error *e) {
     return value;
 }
 
+const char *json_word(const json_t *value) {
+    const char *text = json_string_value(value);
+    return text && strlen(text) == json_string_length(value) ? text : NULL;
+}
+
 const char *json_describe(const json_t *value, char *buf, size_t size) {
     switch (value ? json_typeof(value) : JSON_NULL) {
     case JSON_OBJECT: snprintf(buf, size, "an object"); break;

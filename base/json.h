@@ -27,6 +27,9 @@ int json_get_bool(const json_t *object, const char *key, bool *out, struct error
 /* *out is borrowed from the object. */
 int json_get_string(const json_t *object, const char *key, const char **out, struct error *e);
 
+/* The text of a string that C can compare: NULL when value is no string or has a NUL byte inside. */
+const char *json_word(const json_t *value);
+
 /* "a string", "an array of 3", "12.5": for messages. Writes into buf and returns it. */
 const char *json_describe(const json_t *value, char *buf, size_t size);
 

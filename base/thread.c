@@ -42,7 +42,8 @@ static int quota_cores(void) {
     return cores;
 }
 
-void core_set_allowed(struct core_set *set) {
+/* The affinity mask; core 0 when the kernel does not tell. */
+static void core_set_affinity(struct core_set *set) {
     set->n = 0;
     size_t size = CPU_ALLOC_SIZE(CORE_SET_MAX);
     cpu_set_t *mask = CPU_ALLOC(CORE_SET_MAX);
@@ -51,6 +52,10 @@ void core_set_allowed(struct core_set *set) {
             if (CPU_ISSET_S(i, size, mask)) set->cpus[set->n++] = i;
     CPU_FREE(mask);
     if (set->n == 0) set->cpus[set->n++] = 0;
+}
+
+void core_set_allowed(struct core_set *set) {
+    core_set_affinity(set);
     int quota = quota_cores();
     if (set->n > quota) set->n = quota;
 }
@@ -82,6 +87,20 @@ int core_set_parse(struct core_set *set, const char *text, struct error *e) {
     set->n = 0;
     for (int i = 0; i < CORE_SET_MAX; i++)
         if (in[i]) set->cpus[set->n++] = i;
+    return 0;
+}
+
+int core_set_check(const struct core_set *set, struct error *e) {
+    struct core_set have;
+    core_set_affinity(&have);
+    for (int i = 0, h = 0; i < set->n; i++) {
+        while (h < have.n && have.cpus[h] < set->cpus[i]) h++;
+        if (h < have.n && have.cpus[h] == set->cpus[i]) continue;
+        char text[64];
+        core_set_format(&have, text, sizeof text);
+        return error_set(e, ERR_CONFIG, "core %d is not among those that tpd may use: %s",
+                         set->cpus[i], text);
+    }
     return 0;
 }
 

@@ -23,6 +23,8 @@ struct core_set {
 void core_set_allowed(struct core_set *set);
 /* "0-3,8" */
 int core_set_parse(struct core_set *set, const char *text, struct error *e);
+/* Refuses a set with a core that this process may not run on (or that the machine lacks). */
+int core_set_check(const struct core_set *set, struct error *e);
 /* The same form; cut when it does not fit. Writes into out. */
 void core_set_format(const struct core_set *set, char *out, size_t size);
 /* Deals the cores of all to n_parts disjoint sets, as evenly as can be and neighbours together;

@@ -2,11 +2,11 @@
  *
  * Prints a table a number of ranks: floats in the message, then microseconds for each way (the
  * median of some batches of calls, all ranks on cores of their own where there are enough). */
-#include "tests/unit/cpu_stand_in.h"
 
 #include "ranks/ranks.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 enum { BATCHES = 9, WAYS = 4 };
 

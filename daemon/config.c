@@ -147,8 +147,7 @@ static int set_bool(bool *field, const struct config_key *key, const char *value
     return refuse(e, key, "true or false", value);
 }
 
-/* The number of a user or group, given by number or name. */
-static bool id_from_word(enum config_kind kind, const char *word, uint32_t *id) {
+bool config_id_of(enum config_kind kind, const char *word, uint32_t *id) {
     char *end;
     errno = 0;
     unsigned long long number = strtoull(word, &end, 10);
@@ -177,7 +176,7 @@ static int set_ids(struct id_list *field, const struct config_key *key, const ch
          word = strtok_r(NULL, ", \t", &save)) {
         if (list.n == ID_LIST_MAX)
             rc = error_set(e, ERR_CONFIG, "%s has more than %d entries", key->name, ID_LIST_MAX);
-        else if (!id_from_word(key->kind, word, &list.ids[list.n++]))
+        else if (!config_id_of(key->kind, word, &list.ids[list.n++]))
             rc = error_set(e, ERR_CONFIG, "%s must be %s: \"%s\" is not a known name or a number",
                            key->name, what, word);
     }
@@ -274,7 +273,7 @@ int config_read_file(struct daemon_config *config, const char *path, struct erro
     }
     if (strlen(text) != size)
         rc = error_set(e, ERR_CONFIG, "%s: has a NUL byte: not a text file", path);
-    char *next = text;
+    char *next = strncmp(text, "\xEF\xBB\xBF", 3) == 0 ? text + 3 : text; /* a BOM is no setting */
     for (int number = 1; next && rc == 0; number++) {
         char *line = strsep(&next, "\n");
         rc = set_line(config, line, e);

@@ -62,6 +62,8 @@ extern const size_t config_n_keys;
 int config_init(struct daemon_config *config, struct error *e);
 void config_free(struct daemon_config *config);
 const struct config_key *config_find(const char *name);
+/* The number of a user (CONFIG_USERS) or a group, given by number or name; false: no such one. */
+bool config_id_of(enum config_kind kind, const char *word, uint32_t *id);
 /* The message says what the value must be; the caller puts where it stood in front. */
 int config_set(struct daemon_config *config, const struct config_key *key, const char *value,
                struct error *e);

@@ -1,4 +1,5 @@
 /* The method generate: parameters to a generation, and its end to a result. */
+#include "daemon/adapters.h"
 #include "daemon/generation.h"
 #include "daemon/methods.h"
 #include "daemon/prompt.h"
@@ -40,9 +41,15 @@ static void put_logprobs(struct json_out *out, const struct generation *g,
     if (g->sampling.logprobs < 0) return;
     json_out_key(out, "logprobs");
     token_json_logprobs(out, tokenizer, end->tokens, end->n_tokens, true);
-    if (!g->sampling.echo) return;
+}
+
+/* Once for all choices: they have the same prompt. */
+static void put_prompt_logprobs(struct json_out *out, const struct generation *g) {
+    const struct gen_event *end = g->choices[0].end;
+    if (g->sampling.logprobs < 0 || !g->sampling.echo) return;
     json_out_key(out, "prompt_logprobs");
-    token_json_logprobs(out, tokenizer, end->prompt_tokens, end->n_prompt_tokens, true);
+    token_json_logprobs(out, g->call->server->tokenizer, end->prompt_tokens, end->n_prompt_tokens,
+                        true);
 }
 
 static void put_timings(struct json_out *out, const struct gen_timings *t) {
@@ -84,11 +91,13 @@ static void put_usage(struct json_out *out, const struct generation *g) {
     json_out_close(out, '}');
 }
 
-/* The first choice's members and the usage of all; with n > 1 all choices beside them. */
+/* The first choice's members, the prompt's and the usage of all; with n > 1 all choices beside
+ * them. */
 static int put_result(struct generation *g, struct json_out *out, struct error *e) {
     (void)e;
     json_out_open(out, '{');
     put_choice(out, g, &g->choices[0]);
+    put_prompt_logprobs(out, g);
     put_usage(out, g);
     if (g->n > 1) {
         json_out_key(out, "choices");
@@ -140,10 +149,13 @@ void handle_generate(struct call *call) {
         return;
     }
     struct error e;
-    if (sampling_read(&g->sampling, params, model_config(call->server->model)->vocab, &e) != 0) {
+    const char *adapter = json_string_value(json_object_get(params, "adapter"));
+    if (sampling_read(&g->sampling, params, model_config(call->server->model)->vocab, &e) != 0 ||
+        adapters_choose(call->server, adapter, &g->adapter, &e) != 0) {
         generation_fail(g, &e);
         return;
     }
+    if (g->adapter) g->adapter->users++;
     if (prompt_text_bytes(json_object_get(params, "prompt")) > PROMPT_INLINE_BYTES) {
         call_in_thread(call, encode, start);
         return;

@@ -1,12 +1,15 @@
 #include "daemon/generation.h"
 
 #include "base/log.h"
+#include "daemon/adapters.h"
 #include "daemon/sampling_params.h"
 #include "daemon/server.h"
 #include "daemon/token_json.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+enum { RESULT_INLINE_ENTRIES = 4096 };
 
 /* An event on its way from the engine's thread. */
 struct event_letter {
@@ -59,6 +62,7 @@ static void generation_free(struct generation *g) {
         if (g->choices[i].request) gen_request_free(g->choices[i].request);
         if (g->choices[i].end) gen_event_free(g->choices[i].end);
     }
+    if (g->adapter) g->adapter->users--;
     sampling_free_members(&g->sampling);
     token_ids_free(&g->prompt);
     free(g);
@@ -72,12 +76,16 @@ void generation_fail(struct generation *g, const struct error *e) {
     call_fail(call, &copy);
 }
 
-static void finish(struct generation *g) {
-    struct call *call = g->call;
-    struct json_out out = {0};
-    call_begin_result(call, &out);
-    int rc = g->error.kind != ERR_NONE ? -1 : g->finish(g, &out, &g->error);
-    if (rc != 0) {
+static void write_result(struct call *call) {
+    struct generation *g = call->state;
+    call_begin_result(call, &g->out);
+    g->finish(g, &g->out, &g->error);
+}
+
+static void send_result(struct call *call) {
+    struct generation *g = call->state;
+    struct json_out out = g->out;
+    if (g->error.kind != ERR_NONE) {
         json_out_free(&out);
         generation_fail(g, &g->error);
         return;
@@ -85,6 +93,29 @@ static void finish(struct generation *g) {
     call->state = NULL;
     generation_free(g);
     call_end_result(call, &out);
+}
+
+/* Ids, and with log-probabilities entries and their alternatives, that the result tells. */
+static size_t result_entries(const struct generation *g) {
+    size_t n = 0, each = g->sampling.logprobs >= 0 ? 2 + (size_t)g->sampling.logprobs : 1;
+    for (int i = 0; i < g->n; i++)
+        if (g->choices[i].end)
+            n += (g->choices[i].end->n_tokens + g->choices[i].end->n_prompt_tokens) * each;
+    return n;
+}
+
+/* A long result is written on the worker pool, so that the loop goes on; for nobody it is not
+ * written at all. */
+static void finish(struct generation *g) {
+    struct call *call = g->call;
+    if (!call->conn && g->error.kind == ERR_NONE)
+        error_set(&g->error, ERR_CANCELLED, "the client has gone");
+    if (g->error.kind == ERR_NONE && result_entries(g) > RESULT_INLINE_ENTRIES) {
+        call_in_thread(call, write_result, send_result);
+        return;
+    }
+    if (g->error.kind == ERR_NONE) write_result(call);
+    send_result(call);
 }
 
 /* The first failure is the call's; the other choices end as soon as they can. */
@@ -165,6 +196,8 @@ static int submit(struct generation *g, struct choice *choice, struct error *e) 
     request->stream = g->stream;
     request->score = g->score;
     request->score_from = g->score_from;
+    request->adapter = g->adapter ? g->adapter->slot : -1;
+    request->prompt_untold = choice != g->choices;
     request->on_event = on_event;
     request->user = choice;
     request->group = g->call->conn ? g->call->conn->number : 0;

@@ -1,7 +1,8 @@
 /* daemon/generation.h: a call that runs on the engine: one request or several of the same prompt.
  *
  * generate and score make one, give it its prompt and start it; when every request has ended, it
- * hands itself to the method's `finish`, which makes the answer, and is freed. Loop's thread. */
+ * hands itself to the method's `finish`, which makes the answer, and is freed. Loop's thread, but
+ * for `finish`. */
 #ifndef TPD_DAEMON_GENERATION_H
 #define TPD_DAEMON_GENERATION_H
 
@@ -21,8 +22,10 @@ struct generation {
     struct token_ids prompt;
     bool stream, score;
     size_t score_from;
-    /* Writes the result, or fails with e. */
+    struct adapter_entry *adapter; /* counted in its users; NULL: the base alone */
+    /* Writes the result, or fails with e. On a worker thread when the result is long. */
     int (*finish)(struct generation *g, struct json_out *out, struct error *e);
+    struct json_out out; /* what finish has written */
     struct error error; /* kind ERR_NONE while all is well */
     int n, n_live;
     struct choice choices[];

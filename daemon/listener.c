@@ -4,7 +4,6 @@
 #include "daemon/lock.h"
 
 #include <errno.h>
-#include <grp.h>
 #include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -111,11 +110,10 @@ static int remove_stale(const char *path, struct error *e) {
 }
 
 static int group_of(const char *name, gid_t *gid, struct error *e) {
-    char *end;
-    unsigned long number = strtoul(name, &end, 10);
-    const struct group *group = *end ? getgrnam(name) : NULL;
-    if (*end && !group) return error_set(e, ERR_CONFIG, "socket_group: no group \"%s\"", name);
-    *gid = group ? group->gr_gid : (gid_t)number;
+    uint32_t id;
+    if (!config_id_of(CONFIG_GROUPS, name, &id))
+        return error_set(e, ERR_CONFIG, "socket_group: no group \"%s\"", name);
+    *gid = id;
     return 0;
 }
 

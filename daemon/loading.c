@@ -1,6 +1,7 @@
 #include "daemon/loading.h"
 
 #include "base/log.h"
+#include "daemon/adapters.h"
 #include "daemon/notify.h"
 #include "daemon/rpc.h"
 #include "daemon/training.h"
@@ -41,25 +42,14 @@ static void open_files(uv_work_t *work) {
     l->tokenizer_ms = ms_since(start);
 }
 
-/* "0,1,4" in at most size bytes. */
-static const char *cores_text(const struct core_set *cores, char *buf, size_t size) {
-    size_t n = 0;
-    buf[0] = '\0';
-    for (int i = 0; i < cores->n && n + 8 < size; i++)
-        n += (size_t)snprintf(buf + n, size - n, "%s%d", i ? "," : "", cores->cpus[i]);
-    return buf;
-}
-
 static int choose_cores(const struct daemon_config *config, struct core_set *cores,
                         struct error *e) {
     const char *device = config->device;
     core_set_allowed(cores);
     if (strncmp(device, "cpu:", 4) == 0) {
         int rc = core_set_parse(cores, device + 4, e);
-        if (rc != 0) {
-            if (e) e->kind = ERR_CONFIG;
-            return error_prefix(e, "device: ");
-        }
+        if (rc == 0) rc = core_set_check(cores, e);
+        if (rc != 0) return error_prefix(e, "device: ");
     } else if (strncmp(device, "cuda", 4) == 0)
         return error_set(e, ERR_CONFIG,
                          "device %s: this version of tpd computes on CPUs only; "
@@ -95,6 +85,7 @@ static void deliver_state(struct letter *letter) {
     case ENGINE_READY:
         if (server->state != SERVER_LOADING) break;
         server->state = SERVER_READY;
+        adapters_restore(server);
         say_ready(server);
         break;
     case ENGINE_FAILED: server_fail(server, &mail->error); break;
@@ -136,8 +127,8 @@ static int start_engine(struct server *server, struct error *e) {
     };
     int rc = choose_cores(config, &options.cores, e);
     if (rc != 0) return rc;
-    log_info("tp %d on %d cores: %s", options.tp, options.cores.n,
-             cores_text(&options.cores, text, sizeof text));
+    core_set_format(&options.cores, text, sizeof text);
+    log_info("tp %d on %d cores: %s", options.tp, options.cores.n, text);
     rc = training_background(server, options.cores.n, &options.background, e);
     if (rc == 0) rc = engine_start(&server->engine, &options, e);
     if (rc == 0) training_started(server);

@@ -48,6 +48,7 @@ static const struct param generate_params[] = {
     {"logprobs", PARAM_INT, false, 0, SAMPLING_MAX_LOGPROBS, NULL},
     {"echo", PARAM_BOOL, false, 0, 0, NULL},
     {"speculative", PARAM_CHOICE, false, 0, 0, "off|auto"},
+    {"adapter", PARAM_STRING, false, 0, 0, NULL},
     END,
 };
 
@@ -80,6 +81,17 @@ static const struct param shutdown_params[] = {
     END,
 };
 
+static const struct param adapter_load_params[] = {
+    {"name", PARAM_STRING, true, 0, 0, NULL},
+    {"path", PARAM_STRING, false, 0, 0, NULL},
+    END,
+};
+
+static const struct param adapter_params[] = {
+    {"name", PARAM_STRING, true, 0, 0, NULL},
+    END,
+};
+
 const struct method methods[] = {
     {"ping", handle_ping, 0, no_params},
     {"status", handle_status, 0, no_params},
@@ -98,6 +110,13 @@ const struct method methods[] = {
     {"finetune.resume", handle_finetune_resume, METHOD_ADMIN | METHOD_WORK, job_params},
     {"finetune.delete", handle_finetune_delete, METHOD_ADMIN | METHOD_WORK, job_params},
     {"metrics", handle_metrics, 0, no_params},
+    {"adapter.list", handle_adapter_list, 0, no_params},
+    {"adapter.load", handle_adapter_load, METHOD_ADMIN | METHOD_NEEDS_MODEL | METHOD_WORK,
+     adapter_load_params},
+    {"adapter.unload", handle_adapter_unload, METHOD_ADMIN | METHOD_NEEDS_MODEL | METHOD_WORK,
+     adapter_params},
+    {"adapter.activate", handle_adapter_activate, METHOD_ADMIN | METHOD_NEEDS_MODEL, adapter_params},
+    {"adapter.rollback", handle_adapter_rollback, METHOD_ADMIN | METHOD_NEEDS_MODEL, no_params},
     {"cancel", handle_cancel, METHOD_NOTIFIABLE, cancel_params},
     {"shutdown", handle_shutdown, METHOD_ADMIN | METHOD_NOTIFIABLE, shutdown_params},
 };

@@ -40,6 +40,13 @@ void handle_generate(struct call *call);
 /* score.c */
 void handle_score(struct call *call);
 /* methods_finetune.c */
+/* adapters.c */
+void handle_adapter_list(struct call *call);
+void handle_adapter_load(struct call *call);
+void handle_adapter_unload(struct call *call);
+void handle_adapter_activate(struct call *call);
+void handle_adapter_rollback(struct call *call);
+
 void handle_finetune_submit(struct call *call);
 void handle_finetune_list(struct call *call);
 void handle_finetune_get(struct call *call);

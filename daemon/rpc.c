@@ -47,7 +47,7 @@ json_t *rpc_error_json(const struct error *e) {
     for (int i = 0; i < e->n_notes; i++) {
         const struct error_note *note = &e->notes[i];
         json_object_set_new(data, note->key,
-                            *note->text ? json_string(note->text) : json_integer(note->number));
+                            note->is_text ? json_string(note->text) : json_integer(note->number));
     }
     return json_pack("{s:i, s:s, s:o}", "code", class->rpc_code, "message", e->message, "data",
                      data);
@@ -289,11 +289,11 @@ static int check_envelope(const json_t *message, json_t **id, struct error *e) {
         return error_set(e, ERR_INVALID_REQUEST,
                          "id must be an integer, or a string of at most %d bytes", MAX_ID);
     *id = given;
-    const json_t *version = json_object_get(message, "jsonrpc");
-    if (!json_is_string(version) || strcmp(json_string_value(version), "2.0") != 0)
+    const char *version = json_word(json_object_get(message, "jsonrpc"));
+    if (!version || strcmp(version, "2.0") != 0)
         return error_set(e, ERR_INVALID_REQUEST, "jsonrpc must be \"2.0\"");
-    if (!json_is_string(json_object_get(message, "method")))
-        return error_set(e, ERR_INVALID_REQUEST, "method must be a string");
+    if (!json_word(json_object_get(message, "method")))
+        return error_set(e, ERR_INVALID_REQUEST, "method must be a string without NUL");
     return 0;
 }
 
@@ -356,7 +356,7 @@ static int check_room_to_park(const struct server *server, struct error *e) {
 static int dispatch(struct conn *conn, json_t *message, json_t *id, size_t bytes, struct error *e) {
     const struct method *method;
     json_t *params = json_object_get(message, "params");
-    int rc = find_method(json_string_value(json_object_get(message, "method")), &method, e);
+    int rc = find_method(json_word(json_object_get(message, "method")), &method, e);
     if (rc == 0) rc = check_allowed(conn, method, e);
     if (rc == 0) rc = check_params(method, params, e);
     bool loading = rc == 0 && (method->flags & METHOD_NEEDS_MODEL) && !conn->server->engine;

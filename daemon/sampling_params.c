@@ -3,7 +3,6 @@
 #include "base/json.h"
 #include "daemon/schema.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -77,13 +76,17 @@ static int add_stop(struct sampling *s, const json_t *value, const char *field, 
     return 0;
 }
 
+static int refuse_count(const char *field, int most, const char *what, const json_t *value,
+                        struct error *e) {
+    char expected[64];
+    snprintf(expected, sizeof expected, "at most %d %s", most, what);
+    return schema_refuse(e, field, expected, value);
+}
+
 static int read_stop(struct sampling *s, const json_t *stop, struct error *e) {
     if (json_is_string(stop)) return add_stop(s, stop, "stop", e);
-    if (json_array_size(stop) > SAMPLING_MAX_STOP) {
-        char expected[64];
-        snprintf(expected, sizeof expected, "at most %d stop strings", SAMPLING_MAX_STOP);
-        return schema_refuse(e, "stop", expected, stop);
-    }
+    if (json_array_size(stop) > SAMPLING_MAX_STOP)
+        return refuse_count("stop", SAMPLING_MAX_STOP, "stop strings", stop, e);
     int rc = 0;
     for (size_t i = 0; i < json_array_size(stop) && rc == 0; i++) {
         char field[32];
@@ -96,6 +99,8 @@ static int read_stop(struct sampling *s, const json_t *stop, struct error *e) {
 static int read_stop_ids(struct sampling *s, const json_t *ids, int32_t vocab, struct error *e) {
     size_t n = json_array_size(ids);
     if (n == 0) return 0;
+    if (n > SAMPLING_MAX_IDS)
+        return refuse_count("stop_token_ids", SAMPLING_MAX_IDS, "token ids", ids, e);
     s->stop_token_ids = calloc(n, sizeof *s->stop_token_ids);
     if (!s->stop_token_ids) return no_memory(e);
     for (size_t i = 0; i < n; i++) {
@@ -112,20 +117,30 @@ static int read_stop_ids(struct sampling *s, const json_t *ids, int32_t vocab, s
     return 0;
 }
 
+/* The token id that key spells in the one way there is ("7", not "07" or " 7"), or -1: so a bias
+ * has one entry a token, however the client writes it. */
+static int64_t id_from_key(const char *key, int32_t vocab) {
+    size_t n = strspn(key, "0123456789");
+    if (n == 0 || n > 10 || key[n] || (n > 1 && *key == '0')) return -1;
+    int64_t id = strtoll(key, NULL, 10);
+    return id < vocab ? id : -1;
+}
+
 /* {"123": -5}: token id to what is added to its logit. */
 static int read_bias(struct sampling *s, json_t *bias, int32_t vocab, struct error *e) {
     const char *key;
     json_t *value;
     size_t n = json_object_size(bias);
     if (n == 0) return 0;
+    if (n > SAMPLING_MAX_IDS)
+        return refuse_count("logit_bias", SAMPLING_MAX_IDS, "token ids", bias, e);
     s->logit_bias = calloc(n, sizeof *s->logit_bias);
     if (!s->logit_bias) return no_memory(e);
     json_object_foreach(bias, key, value) {
-        char field[80], expected[64], *end;
-        errno = 0;
-        long id = strtol(key, &end, 10);
+        char field[80], expected[64];
+        int64_t id = id_from_key(key, vocab);
         snprintf(field, sizeof field, "logit_bias.%.40s", key);
-        if (end == key || *end || errno || id < 0 || id >= vocab) {
+        if (id < 0) {
             snprintf(expected, sizeof expected, "keyed by token ids from 0 to %d", vocab - 1);
             return schema_refuse(e, field, expected, value);
         }

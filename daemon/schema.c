@@ -87,7 +87,7 @@ static int check_value(const struct param *p, const json_t *value, struct error 
                    ? 0
                    : schema_refuse(e, p->name, "a string or an integer", value);
     case PARAM_CHOICE:
-        if (json_is_string(value) && word_among(p->choices, json_string_value(value))) return 0;
+        if (json_word(value) && word_among(p->choices, json_word(value))) return 0;
         snprintf(expected, sizeof expected, "one of %s", p->choices);
         return schema_refuse(e, p->name, expected, value);
     }

@@ -4,6 +4,7 @@
 #include "daemon/loading.h"
 #include "daemon/notify.h"
 #include "daemon/rpc.h"
+#include "daemon/adapters.h"
 #include "daemon/training.h"
 #include "daemon/version.h"
 
@@ -175,6 +176,7 @@ static int open_and_run(struct server *server, struct error *e) {
     char *state_dir = NULL;
     int rc = state_dir_open(server->config, &server->state_lock_fd, &state_dir, e);
     if (rc == 0) rc = training_open(server, state_dir, e);
+    if (rc == 0) rc = adapters_open(server, state_dir, e);
     free(state_dir);
     if (rc == 0) rc = listener_open(&server->listener, server->config, e);
     if (rc == 0) rc = run_loop(server, e);
@@ -199,6 +201,7 @@ int server_run(const struct daemon_config *config) {
         log_error("%s", e.message);
         server->exit_code = error_class(e.kind)->exit_code;
     }
+    adapters_close(server);
     training_close(server);
     tokenizer_free(server->tokenizer);
     model_free(server->model);

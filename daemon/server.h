@@ -46,6 +46,7 @@ struct server {
     struct engine *engine;       /* NULL until it is started */
     struct training *training;   /* fine-tune jobs */
     struct metrics metrics;
+    struct adapters *adapters; /* daemon/adapters.c */
 };
 
 /* Runs the daemon until it is told to end; returns the exit code. */

@@ -7,7 +7,6 @@
 #include "formats/safetensors.h"
 #include "formats/store_dir.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -146,14 +145,6 @@ static bool has_suffix(const char *text, const char *suffix) {
     return n >= m && strcmp(text + n - m, suffix) == 0;
 }
 
-static bool begins_with_gguf(const char *path) {
-    char magic[4] = {0};
-    FILE *f = fopen(path, "rb");
-    size_t got = f ? fread(magic, 1, 4, f) : 0;
-    if (f) fclose(f);
-    return got == 4 && memcmp(magic, "GGUF", 4) == 0;
-}
-
 int store_open(struct store **out, const char *path, struct error *e) {
     struct store *store = calloc(1, sizeof *store);
     if (!store) return no_memory(path, e);
@@ -161,7 +152,7 @@ int store_open(struct store **out, const char *path, struct error *e) {
     if (path_is_dir(path)) err = open_dir(store, path, e);
     else if (!path_exists(path)) err = error_set(e, ERR_NOT_FOUND, "%s: no such file", path);
     else if (has_suffix(path, ".safetensors")) err = open_single(store, path, e);
-    else if (has_suffix(path, ".gguf") || begins_with_gguf(path)) err = open_gguf(store, path, e);
+    else if (has_suffix(path, ".gguf") || file_begins_with(path, "GGUF")) err = open_gguf(store, path, e);
     else
         err = error_bad_file(e, path, NULL, NULL,
                              "is neither a .safetensors nor a .gguf file, nor a directory");

@@ -2,6 +2,7 @@
 #include "model/rope.h"
 #include "model/shard.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,6 +41,8 @@ static int put_matrix(struct shard *s, const struct store *store, const struct s
         col1 = col0 + s->attn_cols;
     }
     if (row0 == row1 || col0 == col1) return 0;
+    if (s->options.abandon && atomic_load(s->options.abandon))
+        return error_set(e, ERR_CANCELLED, "loading was given up");
     int err = s->ctx->ops->weight_new(s->ctx, type, row1 - row0, col1 - col0, out, e);
     if (err) return error_prefix(e, "tensor %s: ", t->name);
     size_t row_bytes = dtype_row_bytes(type, t->dims[1]);

@@ -78,8 +78,8 @@ static int check_unused(const struct model *m, struct error *e) {
         if (strncmp(t->name, "model.layers.", 13) != 0 || n < 5 ||
             strcmp(t->name + n - 5, ".bias") != 0)
             continue;
-        int32_t layer = atoi(t->name + 13);
-        if (layer >= m->config.n_layers) continue;
+        long layer = strtol(t->name + 13, NULL, 10);
+        if (layer < 0 || layer >= m->config.n_layers) continue;
         bool used = false;
         for (int k = 0; k < MAT_COUNT; k++) used |= m->layers[layer].bias[k] == t;
         if (!used)

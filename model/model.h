@@ -38,6 +38,7 @@ struct shard_options {
     int32_t block_size; /* positions in a block */
     int32_t max_blocks; /* blocks of the longest sequence */
     enum dtype kv_type; /* f32, f16, bf16 */
+    const _Atomic bool *abandon; /* loading ends with ERR_CANCELLED when it becomes true; or NULL */
 };
 
 /* Bytes of KV cache that one block takes on the rank that holds most. */

@@ -95,10 +95,11 @@ static void accept_inbox(struct engine *engine) {
     }
 }
 
-static void fail_inbox(struct engine *engine, const struct error *error) {
+/* error is NULL when they are cancelled. */
+static void end_inbox(struct engine *engine, const struct error *error) {
     for (struct sequence *s = take_inbox(engine), *next; s; s = next) {
         next = s->next;
-        finish(engine, s, FINISH_ERROR, error);
+        finish(engine, s, error ? FINISH_ERROR : FINISH_CANCELLED, error);
     }
 }
 
@@ -299,16 +300,32 @@ static void report_loaded(struct engine *engine, const struct error *error) {
     if (engine->options.on_state) engine->options.on_state(engine->options.user, state, error);
 }
 
+/* Ends what waits for a model that will not come: given up, or failed. */
+static void end_unloaded(struct engine *engine, const struct error *error) {
+    if (error->kind != ERR_CANCELLED) {
+        report_loaded(engine, error);
+        end_inbox(engine, error);
+        return;
+    }
+    pthread_mutex_lock(&engine->lock);
+    engine->state = ENGINE_STOPPED;
+    pthread_mutex_unlock(&engine->lock);
+    end_inbox(engine, NULL);
+}
+
 void engine_drive(void *arg) {
     struct engine *engine = arg;
     struct error error = {0};
     int err = settle(engine, &error);
     report_settled(engine, err ? &error : NULL);
     if (err) return;
+    engine->sizes.shard.abandon = &engine->abandon;
     err = engine->runner->ops->load(engine->runner, &engine->sizes.shard, &error);
-    report_loaded(engine, err ? &error : NULL);
-    if (err) fail_inbox(engine, &error);
-    else serve(engine);
+    if (err) end_unloaded(engine, &error);
+    else {
+        report_loaded(engine, NULL);
+        serve(engine);
+    }
     struct error over;
     error_set(&over, ERR_SHUTTING_DOWN, "tpd is shutting down");
     make_changes(engine, err ? &error : &over);

@@ -133,6 +133,7 @@ void engine_hold(struct engine *engine, struct gen_request *request, bool hold) 
 void engine_stop(struct engine *engine, bool drain) {
     pthread_mutex_lock(&engine->lock);
     if (engine->stopping != STOP_NOW) engine->stopping = drain ? DRAIN : STOP_NOW;
+    if (!drain) atomic_store(&engine->abandon, true);
     ring(engine);
     pthread_mutex_unlock(&engine->lock);
 }

@@ -14,7 +14,12 @@
 
 #include <stdatomic.h>
 
-enum { SAMPLING_MAX_STOP = 16, SAMPLING_MAX_LOGPROBS = 20, STOP_MAX_BYTES = 1024 };
+enum {
+    SAMPLING_MAX_STOP = 16,
+    STOP_MAX_BYTES = 1024,
+    SAMPLING_MAX_IDS = 4096, /* of logit_bias, and of stop_token_ids: each is gone through a token */
+    SAMPLING_MAX_LOGPROBS = 20
+};
 
 struct logit_bias {
     token_id id;
@@ -117,6 +122,7 @@ struct gen_request {
      * sampling.logprobs alternatives, and FINISH_LENGTH. */
     bool score;
     size_t score_from;
+    bool prompt_untold; /* echo with logprobs: without those of the prompt, which another tells */
     gen_event_fn *on_event;
     void *user;
     int32_t adapter; /* slot of the shards (shard_adapter_set), -1: the base alone */
@@ -176,7 +182,8 @@ struct engine;
 /* Fails at once when the plan is impossible (tp over the heads) or memory cannot suffice. */
 int engine_start(struct engine **out, const struct engine_options *options, struct error *e);
 /* drain: ends after all requests; else live ones END with FINISH_CANCELLED. Returns at once; new
- * submits get ERR_SHUTTING_DOWN. */
+ * submits get ERR_SHUTTING_DOWN. Without drain a load under way is given up, which is no failure:
+ * on_state is not called. */
 void engine_stop(struct engine *engine, bool drain);
 /* Waits for the threads and frees. */
 void engine_join(struct engine *engine);

@@ -46,6 +46,7 @@ struct engine {
     struct rate prefill, decode;
     pthread_cond_t settled; /* for engine_start */
     bool is_settled;
+    _Atomic bool abandon; /* a load that is under way has lost its purpose */
 
     /* The driver's own. */
     struct scheduler *scheduler;

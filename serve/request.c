@@ -66,9 +66,12 @@ static int check_numbers(const struct sampling *s, struct error *e) {
     return 0;
 }
 
-int sampling_check(const struct sampling *s, int32_t vocab, struct error *e) {
-    int err = check_numbers(s, e);
-    if (!err) err = check_stops(s, e);
+static int check_ids(const struct sampling *s, int32_t vocab, struct error *e) {
+    int err = 0;
+    if (s->n_stop_token_ids > SAMPLING_MAX_IDS)
+        return bad_field(e, "stop_token_ids", "at most 4096 ids", (double)s->n_stop_token_ids);
+    if (s->n_logit_bias > SAMPLING_MAX_IDS)
+        return bad_field(e, "logit_bias", "at most 4096 ids", (double)s->n_logit_bias);
     for (size_t i = 0; i < s->n_stop_token_ids && !err; i++)
         err = check_id(e, "stop_token_ids", s->stop_token_ids[i], vocab);
     for (size_t i = 0; i < s->n_logit_bias && !err; i++) {
@@ -77,6 +80,12 @@ int sampling_check(const struct sampling *s, int32_t vocab, struct error *e) {
             err = bad_field(e, "logit_bias", "a number from -1e6 to 1e6", s->logit_bias[i].bias);
     }
     return err;
+}
+
+int sampling_check(const struct sampling *s, int32_t vocab, struct error *e) {
+    int err = check_numbers(s, e);
+    if (!err) err = check_stops(s, e);
+    return err ? err : check_ids(s, vocab, e);
 }
 
 struct gen_request *gen_request_new(void) {

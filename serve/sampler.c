@@ -13,7 +13,9 @@ struct sampler {
     const struct sampling *sampling;
     int32_t vocab;
     /* Only with penalties: occurrences of each id in history[window_from, window_to). */
-    int32_t *count;
+    struct count {
+        int32_t seen, made; /* in all; of those that were generated */
+    } *count;
     size_t window_from, window_to;
     /* Candidates, in the order of their ids; only with temperature. */
     token_id *ids;
@@ -134,28 +136,37 @@ static float bounded(double x) {
     return (float)(x > LOGIT_BOUND ? LOGIT_BOUND : x < -LOGIT_BOUND ? -LOGIT_BOUND : x);
 }
 
-static void slide_window(struct sampler *s, const token_id *history, size_t n) {
-    size_t last_n = s->sampling->penalty_last_n < 0 ? n : (size_t)s->sampling->penalty_last_n;
-    size_t from = n > last_n ? n - last_n : 0;
-    while (s->window_to < n) s->count[history[s->window_to++]]++;
-    while (s->window_from < from) s->count[history[s->window_from++]]--;
+static void count_token(struct sampler *s, token_id id, bool made, int32_t by) {
+    s->count[id].seen += by;
+    if (made) s->count[id].made += by;
 }
 
-static void apply_penalties(struct sampler *s, float *logits, const token_id *history, size_t n) {
+/* history[n_prompt …] was generated. */
+static void slide_window(struct sampler *s, const token_id *history, size_t n, size_t n_prompt) {
+    size_t last_n = s->sampling->penalty_last_n < 0 ? n : (size_t)s->sampling->penalty_last_n;
+    size_t from = n > last_n ? n - last_n : 0;
+    for (; s->window_to < n; s->window_to++)
+        count_token(s, history[s->window_to], s->window_to >= n_prompt, 1);
+    for (; s->window_from < from; s->window_from++)
+        count_token(s, history[s->window_from], s->window_from >= n_prompt, -1);
+}
+
+static void apply_penalties(struct sampler *s, float *logits, const token_id *history, size_t n,
+                            size_t n_prompt) {
     const struct sampling *p = s->sampling;
-    slide_window(s, history, n);
-    /* A negative count marks an id that has had its penalty. */
+    slide_window(s, history, n, n_prompt);
     for (size_t i = s->window_from; i < n; i++) {
         token_id id = history[i];
-        int32_t count = s->count[id];
-        if (count < 0) continue;
-        s->count[id] = -count;
+        struct count *count = &s->count[id];
+        if (count->seen < 0) continue;
+        count->seen = -count->seen; /* it has had its penalty */
         double l = logits[id];
         l = l > 0 ? l / p->repetition_penalty : l * p->repetition_penalty;
-        l -= p->presence_penalty + p->frequency_penalty * count;
+        if (count->made > 0) l -= p->presence_penalty + p->frequency_penalty * count->made;
         logits[id] = bounded(l);
     }
-    for (size_t i = s->window_from; i < n; i++) s->count[history[i]] = abs(s->count[history[i]]);
+    for (size_t i = s->window_from; i < n; i++)
+        s->count[history[i]].seen = abs(s->count[history[i]].seen);
 }
 
 static void apply_bias(const struct sampling *p, float *logits) {
@@ -364,7 +375,8 @@ int sampler_pick(struct sampler *s, float *logits, const token_id *history, size
     if (err) return err;
     const struct sampling *p = s->sampling;
     if (s->raw) memcpy(s->raw, logits, (size_t)s->vocab * sizeof *logits);
-    if (s->count) apply_penalties(s, logits, history, n_history);
+    size_t n_prompt = n_history > position ? n_history - (size_t)position : 0;
+    if (s->count) apply_penalties(s, logits, history, n_history, n_prompt);
     apply_bias(p, logits);
     token_id id = p->temperature > 0 ? sample(s, logits, position) : best_token(logits, s->vocab);
     memset(report, 0, sizeof *report);

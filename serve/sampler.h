@@ -9,8 +9,9 @@
  *
  * Penalties look at the last penalty_last_n tokens, prompt included (-1: all, 0: none). An id in
  * that window has its logit divided (positive) or multiplied (negative) by repetition_penalty,
- * once, however often it occurs; then presence_penalty and frequency_penalty * occurrences are
- * subtracted.
+ * once, however often it occurs. Then, for an id that was generated in that window,
+ * presence_penalty and frequency_penalty * occurrences are subtracted: as with OpenAI, these two do
+ * not count the prompt, whose length would otherwise decide how hard they bite.
  *
  * Log-probabilities are those of the model's own distribution: before penalties, bias, temperature
  * and filters. They are computed in double and floored at -100, so that they are always finite.
@@ -33,7 +34,8 @@ int sampler_new(struct sampler **out, const struct sampling *sampling, int32_t v
 void sampler_free(struct sampler *s);
 
 /* Chooses the token at position (0 for the first generated one). logits [vocab] is scratch
- * afterwards. history: all tokens so far, prompt and generated; from call to call it only grows.
+ * afterwards. history: all tokens so far, of which the last `position` were generated; from call to
+ * call it only grows.
  * Fills report with the token and, when asked for, its log-probability and alternatives. A logit
  * that is not finite is ERR_DEVICE and names its row. */
 int sampler_pick(struct sampler *s, float *logits, const token_id *history, size_t n_history,

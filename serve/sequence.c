@@ -14,7 +14,9 @@ static size_t wanted_tokens(const struct gen_request *request, int32_t ctx) {
 
 static size_t first_scored(const struct gen_request *request) {
     if (request->score) return request->score_from;
-    return request->sampling.echo && request->sampling.logprobs >= 0 ? 0 : request->n_prompt;
+    const struct sampling *sampling = &request->sampling;
+    bool tells_prompt = sampling->echo && sampling->logprobs >= 0 && !request->prompt_untold;
+    return tells_prompt ? 0 : request->n_prompt;
 }
 
 int sequence_new(struct sequence **out, struct gen_request *request,

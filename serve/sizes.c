@@ -70,12 +70,12 @@ int engine_sizes_fit(struct engine_sizes *sizes, const struct engine_options *op
         s->max_rows = min_i32(s->max_rows, sizes->ctx);
     }
     if (fits < s->max_blocks) {
-        int64_t needed = (int64_t)((size_t)s->max_blocks * block_bytes + other);
+        int64_t needed = (int64_t)((size_t)s->max_blocks * block_bytes / 4 * 5 + other);
         int err =
             error_set(e, ERR_MEMORY,
-                      "a context of %d positions needs %lld MiB a rank beside the weights and "
-                      "%zu MiB are left: lower ctx, raise tp or choose a smaller KV type",
-                      sizes->ctx, (long long)(needed >> 20), memory_left >> 20);
+                      "a context of %d positions needs %.1f MiB a rank beside the weights and "
+                      "%.1f MiB are left: lower ctx, raise tp or choose a smaller KV type",
+                      sizes->ctx, (double)needed / (1 << 20), (double)memory_left / (1 << 20));
         error_note_number(e, "needed", needed);
         error_note_number(e, "free", (int64_t)memory_left);
         return err;

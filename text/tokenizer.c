@@ -7,7 +7,6 @@
 #include "base/file.h"
 #include "text/unicode.h"
 
-#include <stdio.h>
 
 void token_ids_free(struct token_ids *ids) {
     free(ids->ids);
@@ -15,12 +14,8 @@ void token_ids_free(struct token_ids *ids) {
 }
 
 static bool is_gguf(const char *path) {
-    char magic[4] = "";
-    FILE *file = fopen(path, "rb");
-    bool yes = file && fread(magic, 1, 4, file) == 4 && memcmp(magic, "GGUF", 4) == 0;
-    if (file) fclose(file);
     size_t n = strlen(path);
-    return yes || (n > 5 && strcmp(path + n - 5, ".gguf") == 0);
+    return (n > 5 && strcmp(path + n - 5, ".gguf") == 0) || file_begins_with(path, "GGUF");
 }
 
 /* path is a directory: its tokenizer.json. */

@@ -140,5 +140,11 @@ int cmd_metrics(struct tool *tool, const struct args *args);
 int cmd_ping(struct tool *tool, const struct args *args);
 int cmd_shutdown(struct tool *tool, const struct args *args);
 int cmd_help(struct tool *tool, const struct args *args);
+extern const struct option_def adapters_load_options[];
+int cmd_adapters_list(struct tool *tool, const struct args *args);
+int cmd_adapters_load(struct tool *tool, const struct args *args);
+int cmd_adapters_unload(struct tool *tool, const struct args *args);
+int cmd_adapters_activate(struct tool *tool, const struct args *args);
+int cmd_adapters_rollback(struct tool *tool, const struct args *args);
 
 #endif

@@ -62,6 +62,20 @@ def test_only_tpd_names_are_global():
     assert "tpd_call" in names and all(n.startswith("tpd_") for n in names), names
 
 
+def test_what_is_installed_knows_where_it_is(tmp_path):
+    """With any PREFIX, into a DESTDIR as packagers do it."""
+    run("make", "-s", "-o", "all", "install", "B=" + os.path.relpath(BUILD, ROOT),
+        "PREFIX=/opt/tpd", "DESTDIR=" + str(tmp_path), cwd=ROOT)
+    opt = tmp_path / "opt/tpd"
+    unit = (opt / "lib/systemd/system/tpd.service").read_text()
+    assert "ExecStart=/opt/tpd/bin/tpd " in unit and "/usr/local" not in unit
+    assert (opt / "share/doc/tpd/README.md").exists()  # which the unit names
+    assert "prefix=/opt/tpd\n" in (opt / "lib/pkgconfig/tpdclient.pc").read_text()
+    assert "@PREFIX@" not in "".join(path.read_text() for path in opt.rglob("*.pc"))
+    for name in ("tpd", "tpctl"):
+        assert run(str(opt / "bin" / name), "--version").startswith(name + " ")
+
+
 @pytest.mark.skipif("asan" in BUILD, reason="a library with sanitizers wants a program with them")
 @pytest.mark.parametrize("compiler, flags", [("gcc", ["-std=c99", "-pedantic"]),
                                              ("g++", ["-std=c++11", "-x", "c++"])])

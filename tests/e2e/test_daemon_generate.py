@@ -157,8 +157,28 @@ def test_echo_gives_the_prompt_and_its_logprobs(client):
     score = client.call("score", completion=PROMPT)
     assert [p["logprob"] for p in prompt[1:]] == \
         pytest.approx([t["logprob"] for t in score["tokens"]], abs=1e-5)
+    several = client.call("generate", prompt=PROMPT, temperature=0, max_tokens=5, logprobs=1,
+                          echo=True, n=3)
+    assert several["prompt_logprobs"] == prompt
+    for choice in several["choices"]:
+        assert choice["text"] == echo["text"] and "prompt_logprobs" not in choice
+        assert len(choice["logprobs"]) == 5
     only = client.call("generate", prompt=PROMPT, echo=True, max_tokens=0)
     assert only["text"] == PROMPT and only["tokens"] == []
+
+
+def test_a_long_result_is_whole_and_may_be_cancelled_by_leaving(tpd, client):
+    """Long enough to be written beside the loop."""
+    params = {"prompt": PROMPT, "temperature": 0, "max_tokens": 100, "logprobs": 20, "n": 8,
+              "ignore_eos": True}
+    short = client.call("generate", **{**params, "n": 1})
+    result = client.call("generate", **params)
+    assert [c["logprobs"] for c in result["choices"]] == [short["logprobs"]] * 8
+    for _ in range(5):
+        with tpd.client() as other:
+            other.send("generate", params)
+            client.call("ping")
+    assert client.call("generate", **params)["tokens"] == short["tokens"]
 
 
 @pytest.mark.parametrize("params", [
@@ -174,6 +194,8 @@ def test_extreme_values_work(client, params):
 
 @pytest.mark.parametrize("params", [
     {"logit_bias": {"x": 1}}, {"logit_bias": {"99999": 1}}, {"logit_bias": {"5": "a"}},
+    {"logit_bias": {"05": 1}}, {"logit_bias": {" 5": 1}}, {"speculative": "off\0x"},
+    {"stop_token_ids": [3] * 4097}, {"logit_bias": {str(i): 1 for i in range(4097)}},
     {"logit_bias": {"5": 1e9}}, {"stop_token_ids": [-1]}, {"stop_token_ids": [352]}, {"n": 0},
     {"n": 65}, {"temperature": -0.1}, {"repetition_penalty": 0}, {"seed": 1.5}])
 def test_impossible_values_are_named(client, params):

@@ -66,6 +66,14 @@ def test_a_model_that_is_not_there_is_66_and_names_it(tmp_path):
     assert not (tmp_path / "s" / "t.sock").exists()
 
 
+def test_a_model_that_is_no_file_is_65_and_keeps_nobody_waiting(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    fails(65, *own(tmp_path), "--model", tmp_path / "fifo", says="fifo")
+    done = subprocess.run([BUILD / "tpd", "tokenize", tmp_path / "fifo"], input="", text=True,
+                          capture_output=True, timeout=60)
+    assert done.returncode == 65 and "fifo" in done.stderr
+
+
 def test_a_broken_model_is_65_and_names_the_file(tmp_path):
     model = tmp_path / "model"
     shutil.copytree(TINY, model)
@@ -233,6 +241,19 @@ def test_sigterm_lets_live_requests_end(start):
         assert client.line() is None
     assert daemon.wait() == 0
     assert not daemon.socket.exists()
+
+
+def test_settings_that_cannot_be_are_78(tmp_path):
+    fails(78, *own(tmp_path), "--model", TINY, "--device", "cpu:1023", says="core 1023")
+    for group in ("-5", "99999999999", "no-such-group"):
+        fails(78, *own(tmp_path), "--model", TINY, "--socket-group", group, says=group)
+
+
+def test_a_settings_file_may_begin_with_a_byte_order_mark(start, tmp_path):
+    conf = tmp_path / "tpd.conf"
+    conf.write_bytes(b"\xef\xbb\xbfslots = 3\r\nctx = 100\r\n")
+    with start("--config", conf).client() as client:
+        assert client.call("status")["slots"]["total"] == 3
 
 
 def held(daemon):

@@ -87,7 +87,9 @@ def test_a_broken_line_is_a_parse_error_and_the_connection_lives_on(client, line
 
 NOT_REQUESTS = [b"[]", b'[{"jsonrpc":"2.0","id":1,"method":"ping"}]', b"1", b'"x"', b"null", b"{}",
                 b'{"jsonrpc":"1.0","id":1,"method":"ping"}', b'{"id":1,"method":"ping"}',
-                b'{"jsonrpc":"2.0","id":1}', b'{"jsonrpc":"2.0","id":1,"method":5}']
+                b'{"jsonrpc":"2.0","id":1}', b'{"jsonrpc":"2.0","id":1,"method":5}',
+                b'{"jsonrpc":"2.0","id":1,"method":"ping\\u0000x"}',
+                b'{"jsonrpc":"2.0\\u0000x","id":1,"method":"ping"}']
 
 
 @pytest.mark.parametrize("line", NOT_REQUESTS)
@@ -102,6 +104,7 @@ def test_an_unknown_method_is_named(client):
         with pytest.raises(RpcError) as e:
             client.call(method)
         assert e.value.code == -32601 and e.value.data["kind"] == "method_not_found"
+        assert e.value.data["method"] == method or len(method) > 200
     assert ping(client)
 
 
@@ -220,6 +223,7 @@ def test_a_queued_client_that_goes_takes_nobody_with_it(tpd, client):
         other.close()
     got = client.result(id)
     assert (got["tokens"], got["finish_reason"]) == (want["tokens"], want["finish_reason"])
+    eventually(lambda: busy(client) == 0)  # the next test finds room in the queue
 
 
 def test_a_client_that_ends_its_side_still_gets_its_answers(tpd):

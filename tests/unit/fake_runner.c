@@ -57,7 +57,10 @@ static size_t fake_memory_left(struct runner *r) {
 
 static int fake_load(struct runner *r, const struct shard_options *options, struct error *e) {
     struct fake_runner *self = (struct fake_runner *)r;
-    while (atomic_load(&self->closed)) usleep(200);
+    while (atomic_load(&self->closed)) {
+        if (atomic_load(options->abandon)) return error_set(e, ERR_CANCELLED, "given up");
+        usleep(200);
+    }
     atomic_fetch_add(&self->loads, 1);
     if (self->load_fails) return error_set(e, ERR_BAD_FILE, "the weights are not there");
     self->options = *options;

@@ -1,6 +1,5 @@
 /* Collectives between CPU ranks. */
 #include "ipc/comm.h"
-#include "tests/unit/cpu_stand_in.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -156,15 +156,18 @@ static void a_state_directory_has_one_owner(void **state) {
     (void)state;
     struct error e;
     int first, second;
-    char path[128];
+    char path[128], *opened;
     snprintf(path, sizeof path, "%s/state", dir);
     set("state_dir", path);
-    assert_int_equal(state_dir_open(&config, &first, &e), 0);
+    assert_int_equal(state_dir_open(&config, &first, &opened, &e), 0);
+    assert_string_equal(opened, path);
+    free(opened);
     assert_int_equal(mode_of(path), 0700);
-    assert_int_not_equal(state_dir_open(&config, &second, &e), 0);
+    assert_int_not_equal(state_dir_open(&config, &second, &opened, &e), 0);
     assert_int_equal(e.kind, ERR_CONFLICT);
     close(first);
-    assert_int_equal(state_dir_open(&config, &second, &e), 0);
+    assert_int_equal(state_dir_open(&config, &second, &opened, &e), 0);
+    free(opened);
     close(second);
 }
 

@@ -257,6 +257,25 @@ static void a_model_that_does_not_load_fails_those_who_wait_and_those_who_come(v
     fake_engine_finish(engine);
 }
 
+static void stopping_gives_a_load_up_without_failing(void **state) {
+    (void)state;
+    struct engine_options options = fake_options(2, 0);
+    struct engine *engine;
+    struct error e = {0};
+    fake_runner = fake_runner_new();
+    atomic_store(&fake_runner->closed, true); /* and stays so: the load would never end */
+    atomic_store(&fake_state_seen, 0);
+    assert_int_equal(engine_start_on(&engine, &fake_runner->base, &options, NULL), 0);
+    struct job *job = job_new(hello, HELLO, 5);
+    job_submit(job, engine);
+    engine_stop(engine, false);
+    assert_int_equal(job_wait(job)->finish, FINISH_CANCELLED);
+    assert_int_equal(submit_error(engine, hello, HELLO, 5, &e), -ERR_SHUTTING_DOWN);
+    job_free(job);
+    engine_join(engine);
+    assert_int_equal(atomic_load(&fake_state_seen), 0);
+}
+
 static void draining_serves_all_and_takes_no_more(void **state) {
     (void)state;
     struct engine *engine = fake_engine_start(2, 0);
@@ -352,6 +371,7 @@ int main(void) {
         cmocka_unit_test(too_many_requests_are_refused_and_those_taken_are_served),
         cmocka_unit_test(requests_wait_while_the_model_loads),
         cmocka_unit_test(a_model_that_does_not_load_fails_those_who_wait_and_those_who_come),
+        cmocka_unit_test(stopping_gives_a_load_up_without_failing),
         cmocka_unit_test(draining_serves_all_and_takes_no_more),
         cmocka_unit_test(stopping_cancels_all_waiting_live_and_held),
         cmocka_unit_test(the_cache_is_as_large_as_wished_or_as_memory_allows),

@@ -1,6 +1,4 @@
 /* Rank threads and their numbered units. */
-#include "tests/unit/cpu_stand_in.h"
-
 #include "ranks/ranks.h"
 
 #include <dirent.h>
@@ -8,6 +6,8 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 

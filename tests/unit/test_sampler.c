@@ -283,15 +283,21 @@ static void greedy_takes_the_lowest_id_of_equals_and_filters_have_no_effect(void
 
 /* Whether token 0's penalised logit is over level: token 1 has that level. */
 static bool is_over(const struct sampling *p, float logit, float level, const token_id *history,
-                    size_t n) {
+                    size_t n, size_t n_made) {
     float logits[8] = {logit, level, -1e9f, -1e9f, -1e9f, -1e9f, -1e9f, -1e9f};
-    return pick(p, logits, 8, history, n, 0, NULL) == 0;
+    return pick(p, logits, 8, history, n, n_made, NULL) == 0;
 }
 
+static void assert_penalised_after(const struct sampling *p, float logit, float expected,
+                                   const token_id *history, size_t n, size_t n_made) {
+    assert_true(is_over(p, logit, expected - 1e-4f, history, n, n_made));
+    assert_false(is_over(p, logit, expected + 1e-4f, history, n, n_made));
+}
+
+/* All of the history was generated. */
 static void assert_penalised(const struct sampling *p, float logit, float expected,
                              const token_id *history, size_t n) {
-    assert_true(is_over(p, logit, expected - 1e-4f, history, n));
-    assert_false(is_over(p, logit, expected + 1e-4f, history, n));
+    assert_penalised_after(p, logit, expected, history, n, n);
 }
 
 static void repetition_penalty_divides_positive_and_multiplies_negative_logits_once(void **state) {
@@ -314,6 +320,22 @@ static void presence_counts_once_and_frequency_every_time(void **state) {
     assert_penalised(&p, 3, 2.25f, (token_id[]){0, 0, 0}, 3);
     p.frequency_penalty = -0.25;
     assert_penalised(&p, 3, 3.75f, (token_id[]){0, 0, 0}, 3);
+}
+
+static void only_the_repetition_penalty_counts_the_prompt(void **state) {
+    (void)state;
+    struct sampling p = greedy();
+    const token_id history[] = {0, 0, 5, 0}; /* the first three are the prompt */
+    p.repetition_penalty = 1.5;
+    assert_penalised_after(&p, 3, 2, history, 3, 0);
+    p.repetition_penalty = 1;
+    p.presence_penalty = 0.5;
+    assert_penalised_after(&p, 3, 3, history, 3, 0);
+    assert_penalised_after(&p, 3, 2.5f, history, 4, 1);
+    p.frequency_penalty = 0.25;
+    assert_penalised_after(&p, 3, 2.25f, history, 4, 1);
+    p.penalty_last_n = 2;
+    assert_penalised_after(&p, 3, 3, (token_id[]){5, 0, 6, 6}, 4, 3);
 }
 
 static void penalties_look_at_the_last_n_tokens_as_the_history_grows(void **state) {
@@ -483,6 +505,7 @@ int main(void) {
         cmocka_unit_test(greedy_takes_the_lowest_id_of_equals_and_filters_have_no_effect),
         cmocka_unit_test(repetition_penalty_divides_positive_and_multiplies_negative_logits_once),
         cmocka_unit_test(presence_counts_once_and_frequency_every_time),
+        cmocka_unit_test(only_the_repetition_penalty_counts_the_prompt),
         cmocka_unit_test(penalties_look_at_the_last_n_tokens_as_the_history_grows),
         cmocka_unit_test(bias_comes_after_penalties_and_can_ban_and_force),
         cmocka_unit_test(logprobs_are_the_models_own_and_best_first),

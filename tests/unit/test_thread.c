@@ -44,6 +44,18 @@ static void wrong_core_lists_are_refused(void **state) {
     }
 }
 
+static void cores_that_are_not_there_are_refused_by_number(void **state) {
+    (void)state;
+    struct core_set allowed, absent;
+    struct error e;
+    core_set_allowed(&allowed);
+    assert_int_equal(core_set_check(&allowed, &e), 0);
+    absent = allowed;
+    absent.cpus[absent.n++] = CORE_SET_MAX - 1;
+    assert_int_equal(core_set_check(&absent, &e), -(int)ERR_CONFIG);
+    assert_non_null(strstr(e.message, "core 1023"));
+}
+
 static void parts_are_disjoint_even_and_whole(void **state) {
     (void)state;
     for (int n = 1; n <= 20; n++)
@@ -211,6 +223,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(core_lists_are_read_and_written),
         cmocka_unit_test(wrong_core_lists_are_refused),
+        cmocka_unit_test(cores_that_are_not_there_are_refused_by_number),
         cmocka_unit_test(parts_are_disjoint_even_and_whole),
         cmocka_unit_test(the_process_has_a_core),
         cmocka_unit_test(slices_cover_once_in_grains),

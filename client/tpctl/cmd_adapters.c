@@ -1,0 +1,81 @@
+/* tpctl adapters: which adapters are loaded, and which one requests get. */
+#include "tpctl.h"
+
+#include <stdio.h>
+
+const struct option_def adapters_load_options[] = {
+    {"path", 0, OPTION_TEXT, "DIR", "path", "where it is (default: adapters/NAME in state_dir)"},
+    {0},
+};
+
+/* The one word of a command goes into the parameters as "name". */
+static int ask_with_name(struct tool *tool, const struct args *args, const char *method,
+                         bool needs_name, json_t **result) {
+    if (args->n_words != (needs_name ? 1 : 0)) {
+        complain(needs_name ? "give the name of one adapter" : "this takes no words");
+        return TPD_EXIT_USAGE;
+    }
+    if (needs_name) json_object_set_new(args->params, "name", json_string(args->words[0]));
+    return tool_ask(tool, method, args->params, result);
+}
+
+static int show(struct tool *tool, json_t *result, int rc) {
+    if (rc != EXIT_OK) return rc;
+    if (tool->format == OUT_JSON) put_json(result);
+    else if (!tool->quiet) put_object(tool, result);
+    json_decref(result);
+    return EXIT_OK;
+}
+
+static const char *text_of(const json_t *object, const char *key, const char *absent) {
+    const char *text = json_string_value(json_object_get(object, key));
+    return text ? text : absent;
+}
+
+/* One row an adapter; the default is marked. */
+static int show_list(struct tool *tool, json_t *result, int rc) {
+    if (rc != EXIT_OK || tool->format == OUT_JSON) return show(tool, result, rc);
+    size_t i;
+    json_t *item;
+    bool plain = tool->format == OUT_PLAIN;
+    json_array_foreach(json_object_get(result, "adapters"), i, item) {
+        const char *mark = json_is_true(json_object_get(item, "default")) ? "*" : plain ? "" : " ";
+        printf(plain ? "%s\t%s\t%s\t%s\n" : "%s %-24s %-10s %s\n", mark, text_of(item, "name", "?"),
+               text_of(item, "state", "?"), text_of(item, "path", "?"));
+    }
+    if (!plain && !tool->quiet)
+        printf("default: %s, before: %s\n", text_of(result, "default", "the base"),
+               text_of(result, "before", "the base"));
+    json_decref(result);
+    return EXIT_OK;
+}
+
+int cmd_adapters_list(struct tool *tool, const struct args *args) {
+    json_t *result = NULL;
+    int rc = ask_with_name(tool, args, "adapter.list", false, &result);
+    return show_list(tool, result, rc);
+}
+
+int cmd_adapters_load(struct tool *tool, const struct args *args) {
+    json_t *result = NULL;
+    int rc = ask_with_name(tool, args, "adapter.load", true, &result);
+    return show(tool, result, rc);
+}
+
+int cmd_adapters_unload(struct tool *tool, const struct args *args) {
+    json_t *result = NULL;
+    int rc = ask_with_name(tool, args, "adapter.unload", true, &result);
+    return show(tool, result, rc);
+}
+
+int cmd_adapters_activate(struct tool *tool, const struct args *args) {
+    json_t *result = NULL;
+    int rc = ask_with_name(tool, args, "adapter.activate", true, &result);
+    return show_list(tool, result, rc);
+}
+
+int cmd_adapters_rollback(struct tool *tool, const struct args *args) {
+    json_t *result = NULL;
+    int rc = ask_with_name(tool, args, "adapter.rollback", false, &result);
+    return show_list(tool, result, rc);
+}
