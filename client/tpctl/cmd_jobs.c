@@ -133,6 +133,7 @@ int cmd_jobs_show(struct tool *tool, const struct args *args) {
 /* --- log, watch ---------------------------------------------------------------------------------- */
 
 int job_read_log(struct tool *tool, json_t *params, json_t **log) {
+    json_int_t after = json_integer_value(json_object_get(params, "after"));
     *log = NULL;
     for (;;) {
         json_t *page;
@@ -142,7 +143,9 @@ int job_read_log(struct tool *tool, json_t *params, json_t **log) {
             *log = NULL;
             return rc;
         }
-        bool more = json_is_true(json_object_get(page, "more"));
+        json_int_t last = json_integer_value(json_object_get(page, "after"));
+        bool more = json_is_true(json_object_get(page, "more")) && last > after;
+        after = last;
         json_object_set(params, "after", json_object_get(page, "after"));
         json_object_set(params, "job", json_object_get(page, "job"));
         if (!*log) *log = json_incref(page);
