@@ -265,6 +265,16 @@ static void drop_mark(struct records *r) {
     r->size -= 3;
 }
 
+/* Files that would only be called broken JSON. */
+static int check_encoding(const struct records *r, struct error *e) {
+    if (r->size < 2) return 0;
+    if (memcmp(r->data, "\x1f\x8b", 2) == 0)
+        return record_error(e, r->path, 1, "the file is packed with gzip: unpack it first");
+    if (memcmp(r->data, "\xff\xfe", 2) == 0 || memcmp(r->data, "\xfe\xff", 2) == 0)
+        return record_error(e, r->path, 1, "the file is UTF-16: save it as UTF-8");
+    return 0;
+}
+
 static void find_layout(struct records *r) {
     if (r->layout != RECORDS_UNKNOWN || !skip_space(r)) return;
     r->layout = r->data[r->at] == '[' ? RECORDS_ARRAY : RECORDS_LINES;
@@ -277,6 +287,7 @@ int records_next(struct records *r, const struct record **out, size_t *n, struct
     int err = 0;
     while (!err && r->n_round == 0 && !(r->at_end && r->at == r->size)) {
         if (!r->at_end) err = fill(r, e);
+        if (!err && begin) err = check_encoding(r, e);
         if (err) break;
         if (begin) drop_mark(r);
         begin = false;

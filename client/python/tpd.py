@@ -20,13 +20,14 @@ import struct
 import sys
 import threading
 import time
-from typing import Any, Dict, Iterator, List, Optional, Union
+from typing import Any, Callable, Dict, Iterator, List, Optional, Union
 
 __version__ = "0.1.0"
 __all__ = ["Client", "Stream", "TpdError", "NoDaemon"]
 
 Prompt = Union[str, List[int]]
 Result = Dict[str, Any]
+Job = Union[int, str]  # a number, or a name: then the newest of that name
 
 MAX_LINE = 64 << 20  # bytes of the longest answer taken
 CONNECT_TIMEOUT = 10.0  # seconds, for clients without a timeout of their own
@@ -388,6 +389,63 @@ class Client:
         """The daemon's counters as Prometheus reads them."""
         result = self.call("metrics")
         return result["text"] if isinstance(result, dict) else result
+
+    def finetune_submit(self, data: str, **job: Any) -> Result:
+        """Queues a fine-tune job: data is a file under the daemon's data_dir, job what the protocol
+        names (name, epochs, lr, lora={"r": 8} …). Returns it with "job", its number."""
+        return self.call("finetune.submit", data=data, **job)
+
+    def jobs(self) -> List[Result]:
+        """All fine-tune jobs, the newest first."""
+        return self.call("finetune.list")["jobs"]
+
+    def job(self, job: Job) -> Result:
+        """A job (by number or name) and, as "spec", what it asks for."""
+        return self.call("finetune.get", job=job)
+
+    def job_log(self, job: Job, after: int = 0) -> List[Result]:
+        """Its events behind the cursor `after`, each with "cursor", "time" and "event"."""
+        events: List[Result] = []
+        while True:
+            page = self.call("finetune.log", job=job, after=after)
+            events += page["events"]
+            job, after = page["job"], page["after"]
+            if not page["more"]:
+                return events
+
+    def job_watch(self, job: Job, on_event: Optional[Callable[[Result], None]] = None,
+                  after: int = 0) -> Result:
+        """Waits until the job has ended, however, and returns it; on_event is given each event."""
+        connection = self._take()
+        try:
+            connection.start("finetune.watch", {"job": job, "after": after}, self.timeout)
+            while True:
+                message = connection.next_message("finetune.watch")
+                if "method" not in message:
+                    break
+                if message["method"] == "job" and on_event:
+                    on_event(message["params"])
+        except BaseException:
+            connection.close()
+            raise
+        self._give_back(connection)
+        return _result_of(message)
+
+    def job_cancel(self, job: Job) -> Result:
+        """Ends a job for good."""
+        return self.call("finetune.cancel", job=job)
+
+    def job_pause(self, job: Job) -> Result:
+        """Stops a job so that job_resume can let it go on."""
+        return self.call("finetune.pause", job=job)
+
+    def job_resume(self, job: Job) -> Result:
+        """Lets a paused job go on."""
+        return self.call("finetune.resume", job=job)
+
+    def job_delete(self, job: Job) -> Result:
+        """Forgets an ended job with its log and checkpoints; its result stays."""
+        return self.call("finetune.delete", job=job)
 
     def shutdown(self, drain: bool = False, timeout_s: Optional[float] = None) -> Result:
         """Ends the daemon; with drain after its live work, for at most timeout_s seconds."""

@@ -36,6 +36,27 @@ const struct command commands[] = {
     {"detokenize", "[ID]…", "Print the text of token ids",
      "Without ids they are read from stdin: numbers between spaces, or a JSON array.", NULL,
      cmd_detokenize},
+    {"finetune", "[DATA]", "Train an adapter on a file of examples, beside serving",
+     "DATA holds a JSON record a line: {\"prompt\",\"completion\"}, {\"messages\"}, {\"text\"} and\n"
+     "others. It must lie under the daemon's data_dir. With --wait the exit code tells how\n"
+     "the job ended; with --deadline too, the job is paused at the deadline, and a later run\n"
+     "with the same --once KEY resumes it. Ctrl-C ends the waiting, not the job.",
+     finetune_options, cmd_finetune},
+    {"jobs list", "", "List fine-tune jobs, the newest first", NULL, NULL, cmd_jobs},
+    {"jobs show", "[JOB]", "Show a job and what it asks for",
+     "JOB is a number, or a name: then the newest of that name. Without it: the newest job.", NULL,
+     cmd_jobs_show},
+    {"jobs log", "[JOB]", "Print a job's events", NULL, jobs_log_options, cmd_jobs_log},
+    {"jobs watch", "[JOB]", "Follow a job to its end; the exit code tells how it ended", NULL, NULL,
+     cmd_jobs_watch},
+    {"jobs plot", "[JOB]", "Draw a job's loss, in the terminal or as an SVG", NULL,
+     jobs_plot_options, cmd_jobs_plot},
+    {"jobs cancel", "JOB", "End a job for good", NULL, NULL, cmd_jobs_cancel},
+    {"jobs pause", "JOB", "Stop a job so that it can go on later", NULL, NULL, cmd_jobs_pause},
+    {"jobs resume", "JOB", "Let a paused job go on", NULL, NULL, cmd_jobs_resume},
+    {"jobs rm", "JOB", "Forget an ended job with its log and checkpoints; its result stays", NULL,
+     NULL, cmd_jobs_rm},
+    {"jobs", "[COMMAND]", "The same as 'jobs list'", NULL, NULL, cmd_jobs},
     {"status", "", "Show the model, its devices, and how busy they are", NULL, NULL, cmd_status},
     {"model info", "", "Show what is loaded: architecture, shapes, bytes", NULL, NULL,
      cmd_model_info},
@@ -98,7 +119,9 @@ int tool_call(struct tool *tool, const char *method, json_t *params, tpd_notify_
     if (rc == 0) return EXIT_OK;
     int exit_code = error.exit_code;
     /* Whoever pressed Ctrl-C knows; the terminal's "^C" gets a line of its own. */
-    if (exit_code != TPD_EXIT_INTERRUPTED) {
+    if (exit_code == TPD_EXIT_DEADLINE && !tool->deadline_is_news) {
+        /* the command says what that means */
+    } else if (exit_code != TPD_EXIT_INTERRUPTED) {
         if (tool->mid_line && tool->out_terminal) putchar('\n');
         tool->mid_line = false;
         report(&error);
@@ -213,7 +236,7 @@ static int run(int argc, char **argv, struct tool *tool, struct args *args) {
 }
 
 int main(int argc, char **argv) {
-    struct tool tool = {0};
+    struct tool tool = {.deadline_is_news = true};
     struct args args;
     set_signals();
     if (!args_init(&args, argc)) return TPD_EXIT_BUSY;

@@ -48,6 +48,7 @@ struct tool {
     bool mid_line;      /* text of a generation stands on stdout without a newline at its end */
     const char *socket; /* NULL: the usual places */
     int64_t deadline_ms;
+    bool deadline_is_news; /* a call that ends at the deadline says so itself */
     struct tpd_client *client; /* NULL until the first call */
 };
 
@@ -127,9 +128,33 @@ const char *unbold(const struct tool *tool);
 /* Flushes stdout. EXIT_OK, or EXIT 74 with a complaint unless the reader has just gone away. */
 int finish_output(void);
 
+/* watch.c */
+/* finetune.watch with a live line on a terminal; then job_outcome. params: {"job", …}. */
+int job_watch(struct tool *tool, json_t *params);
+/* Says what became of an ended job. Returns the exit code. */
+int job_outcome(const struct tool *tool, const json_t *job);
+/* "job 3 (nightly) is running, step 12/100, loss 2.1" */
+void job_put_line(const struct tool *tool, const json_t *job);
+
+/* cmd_jobs.c */
+/* Sets params.job by the command's one word (or, when it may be absent, to the newest job). */
+int job_choose(struct tool *tool, const struct args *args, bool or_newest);
+/* All events of params.job from params.after on: {"job", "events", …}. Changes params. */
+int job_read_log(struct tool *tool, json_t *params, json_t **log);
+
 /* cmd_*.c */
 extern const struct option_def generate_options[], score_options[], tokenize_options[],
-    shutdown_options[];
+    shutdown_options[], finetune_options[], jobs_log_options[], jobs_plot_options[];
+int cmd_finetune(struct tool *tool, const struct args *args);
+int cmd_jobs(struct tool *tool, const struct args *args);
+int cmd_jobs_show(struct tool *tool, const struct args *args);
+int cmd_jobs_log(struct tool *tool, const struct args *args);
+int cmd_jobs_watch(struct tool *tool, const struct args *args);
+int cmd_jobs_plot(struct tool *tool, const struct args *args);
+int cmd_jobs_cancel(struct tool *tool, const struct args *args);
+int cmd_jobs_pause(struct tool *tool, const struct args *args);
+int cmd_jobs_resume(struct tool *tool, const struct args *args);
+int cmd_jobs_rm(struct tool *tool, const struct args *args);
 int cmd_generate(struct tool *tool, const struct args *args);
 int cmd_score(struct tool *tool, const struct args *args);
 int cmd_tokenize(struct tool *tool, const struct args *args);

@@ -7,7 +7,7 @@ _tpctl_commands() {
 _tpctl() {
     local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} command= i
     case $previous in
-    --socket | --file)
+    --socket | --file | --output | -o)
         COMPREPLY=($(compgen -f -- "$current"))
         return
         ;;
@@ -26,8 +26,18 @@ _tpctl() {
         COMPREPLY=($(compgen -W "$(_tpctl_commands)" -- "$current"))
     elif [[ $command == model && $current != -* ]]; then
         COMPREPLY=($(compgen -W "info" -- "$current"))
+    elif [[ $command == jobs && $current != -* ]]; then
+        if ((COMP_CWORD == i + 1)); then
+            COMPREPLY=($(compgen -W "list show log watch plot cancel pause resume rm" -- "$current"))
+        elif [[ $previous == show || $previous == log || $previous == watch || $previous == plot ||
+            $previous == cancel || $previous == pause || $previous == resume || $previous == rm ]]; then
+            COMPREPLY=($(compgen -W "$(tpctl jobs --plain 2>/dev/null | cut -f1,2)" -- "$current"))
+        fi
+    elif [[ $command == finetune && $current != -* ]]; then
+        COMPREPLY=($(compgen -f -- "$current"))
     elif [[ $current == -* ]]; then
         [[ $command == model ]] && command="model info"
+        [[ $command == jobs ]] && command="jobs ${COMP_WORDS[i + 1]}"
         # shellcheck disable=SC2086
         COMPREPLY=($(compgen -W "$(tpctl help $command 2>/dev/null |
             grep -oE '^ {2,}(-., )?--[a-z-]+' | grep -oE -- '--[a-z-]+')" -- "$current"))

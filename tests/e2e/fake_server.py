@@ -11,6 +11,8 @@ import sys
 import threading
 import time
 
+from fake_jobs import FakeJobs
+
 PIECES = ["Once", " upon", " a", " time", ", a", " fox", " s\u00e4ng", " \u263a", "\n", "The end."]
 STATUS = {
     "version": "9.9", "protocol": 1, "state": "READY", "pid": 42, "uptime_s": 93784.5,
@@ -57,6 +59,7 @@ class FakeServer:
         self.connections = []
         self.closed = threading.Event()  # a client closed its connection
         self.cancelled = {}      # (connection, id) -> Event
+        self.jobs = FakeJobs()
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.listener.bind(self.path)
         self.listener.listen(16)
@@ -115,6 +118,10 @@ class FakeServer:
             send(self.says.replace("ID", str(message["id"])).encode("latin-1") + b"\n")
             connection.shutdown(socket.SHUT_RDWR)
             return
+        if message["method"].startswith("finetune."):
+            self.finetune(connection, send, message["id"], message["method"][9:],
+                          message.get("params", {}))
+            return
         method = getattr(self, message["method"].replace(".", "_"), None)
         if method is None:
             send({"jsonrpc": "2.0", "id": message["id"],
@@ -123,6 +130,41 @@ class FakeServer:
         result = method(connection, send, message["id"], message.get("params", {}))
         if result is not None:
             send({"jsonrpc": "2.0", "id": message["id"], "result": result})
+
+    def finetune(self, connection, send, id_, method, params):
+        result, error = self.finetune_answer(connection, send, id_, method, params)
+        answer = {"jsonrpc": "2.0", "id": id_}
+        if error:
+            code, kind, data = error
+            answer["error"] = {"code": code, "message": "it failed: " + kind,
+                               "data": dict(data, kind=kind)}
+        else:
+            answer["result"] = result
+        send(answer)
+
+    def finetune_answer(self, connection, send, id_, method, params):
+        if method == "submit":
+            return self.jobs.submit(params)
+        if method == "list":
+            jobs = [self.jobs.public(j) for j in reversed(list(self.jobs.jobs.values()))]
+            return {"jobs": jobs}, None
+        job = self.jobs.find(params["job"])
+        if not job:
+            return None, (-32003, "not_found", {})
+        if method == "get":
+            return self.jobs.public(job, spec=job["spec"]), None
+        if method == "log":  # pages of 7
+            events = [e for e in self.jobs.logs[job["job"]] if e["cursor"] > params.get("after", 0)]
+            page = events[:7]
+            return {"job": job["job"], "events": page, "more": len(events) > 7,
+                    "after": page[-1]["cursor"] if page else params.get("after", 0)}, None
+        if method == "watch":
+            def notify(event):
+                send({"jsonrpc": "2.0", "method": "job", "params": dict(event, id=id_)})
+            cancelled = self.cancelled[connection, id_]
+            return self.jobs.watch(job, notify,
+                                   lambda: cancelled.is_set() or self.closed.is_set()), None
+        return self.jobs.change(job, method)
 
     def ping(self, *_):
         return {"version": "9.9", "protocol": 1}

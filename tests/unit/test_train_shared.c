@@ -55,7 +55,7 @@ static const struct {
     {"tinyshakespeare.txt", "document", 0, NULL},
     {"ng_more.txt", "document", 0, NULL},
     {"HumanEval.jsonl", NULL, 0, "line 1: a record with the keys task_id"},
-    {"HumanEval.jsonl.gz", NULL, 0, "line 1"},
+    {"HumanEval.jsonl.gz", NULL, 0, "packed with gzip"},
     {"fms_empty_data.json", NULL, 0, "no records"},
     {"fms_malformatted_data.json", NULL, 0, "line 1"},
     {"axolotl_conversation.json", NULL, 0, "line 1: the record ends too early"},
@@ -105,6 +105,7 @@ static void cases_that_broke_others_do_not_break_us(void **state) {
          "{\"role\":\"assistant\",\"content\":null}]}\n",
          "line 1: messages[1]"},
         {"{\"text\":\"{\\\"location\\\": \\\"current\\\"}\"}\n", NULL},
+        {"\xff\xfe{", "UTF-16"},
         {"{\"text\":\"one\\r\\ntwo\"}\r\n", NULL},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
