@@ -17,7 +17,7 @@ def faults(value, schema, root, where="result"):
     if "$ref" in schema:
         schema = root["$defs"][schema["$ref"].rsplit("/", 1)[1]]
     if "anyOf" in schema:
-        if all(faults(value, s, root) for s in schema["anyOf"]):
+        if all(list(faults(value, s, root)) for s in schema["anyOf"]):
             yield f"{where}: none of anyOf"
     types = schema.get("type", [])
     types = [types] if isinstance(types, str) else types
