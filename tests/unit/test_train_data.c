@@ -513,7 +513,10 @@ static void published_conversations_teach_the_assistants_turns(void **state) {
     const char *shared = shared_path("tokenizers/smollm2/tokenizer.json"); /* has ChatML */
     struct tokenizer *t = shared ? open_tokenizer_at(shared) : NULL;
     const char *path = shared_path("datasets/fms_multi_turn_chat.jsonl");
-    if (!t || !path) return;
+    if (!t || !path) {
+        tokenizer_free(t);
+        return;
+    }
     struct dataset_options o = options_for(t);
     o.seq_len = 8192;
     FILE *file = fopen(path, "r");
