@@ -1,6 +1,7 @@
 /* The methods about the daemon itself: ping, status, model.info, metrics, cancel, shutdown. */
 #include "daemon/methods.h"
 #include "daemon/server.h"
+#include "daemon/training.h"
 #include "daemon/version.h"
 
 #include <stdlib.h>
@@ -58,7 +59,8 @@ static json_t *kv_json(const struct engine_stats *s) {
                      "cached", 0, "free", (int)(s->kv_blocks - s->kv_used));
 }
 
-static void add_engine(json_t *status, const struct engine_stats *s, int64_t parked) {
+static void add_engine(json_t *status, const struct engine_stats *s, double trained_per_s,
+                       int64_t parked) {
     json_object_set_new(status, "devices", devices_json(s));
     json_object_set_new(status, "ctx", json_integer(s->ctx));
     json_object_set_new(
@@ -67,8 +69,9 @@ static void add_engine(json_t *status, const struct engine_stats *s, int64_t par
     json_object_set_new(status, "queue", json_integer(s->queue + parked));
     json_object_set_new(status, "kv", kv_json(s));
     json_object_set_new(status, "tokens_per_s",
-                        json_pack("{s:o, s:o, s:i}", "prefill", json_real(s->prefill_tokens_per_s),
-                                  "decode", json_real(s->decode_tokens_per_s), "train", 0));
+                        json_pack("{s:o, s:o, s:o}", "prefill", json_real(s->prefill_tokens_per_s),
+                                  "decode", json_real(s->decode_tokens_per_s), "train",
+                                  json_real(trained_per_s)));
     json_object_set_new(status, "requests",
                         json_pack("{s:I, s:I, s:I}", "total", (json_int_t)s->requests, "failed",
                                   (json_int_t)s->requests_failed, "cancelled",
@@ -92,17 +95,32 @@ static void stats_of(const struct server *server, struct engine_stats *stats) {
     if (server->engine) engine_stats(server->engine, stats);
 }
 
-void handle_status(struct call *call) {
+/* On the worker pool: the store may wait for the disk. */
+static void find_running_job(struct call *call) {
+    struct job job;
+    struct error e;
+    if (jobs_running(call->server->training->jobs, &job, &e) != 0) return;
+    call->state = job_json(&job, false);
+    job_free_fields(&job);
+}
+
+static void answer_status(struct call *call) {
     const struct server *server = call->server;
+    json_t *job = call->state;
     struct engine_stats stats;
+    call->state = NULL;
     stats_of(server, &stats);
     json_t *status = json_pack(
-        "{s:s, s:i, s:s, s:i, s:o, s:o, s:i, s:I, s:n}", "version", TPD_VERSION, "protocol",
+        "{s:s, s:i, s:s, s:i, s:o, s:o, s:i, s:I, s:o}", "version", TPD_VERSION, "protocol",
         TPD_PROTOCOL, "state", server_state_name(server->state), "pid", (int)getpid(), "uptime_s",
         json_real(uptime_s(server)), "model", model_json(server), "tp", (int)server->config->tp,
-        "connections", (json_int_t)server->n_conns, "job");
-    if (status) add_engine(status, &stats, count_parked(server));
+        "connections", (json_int_t)server->n_conns, "job", job ? job : json_null());
+    if (status) add_engine(status, &stats, training_tokens_per_s(server), count_parked(server));
     call_result(call, status);
+}
+
+void handle_status(struct call *call) {
+    call_in_thread(call, find_running_job, answer_status);
 }
 
 static json_t *shape_json(const struct model_config *c) {

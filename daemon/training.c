@@ -100,6 +100,11 @@ void training_wake(struct server *server) {
     if (t->trainer) trainer_wake(t->trainer);
 }
 
+double training_tokens_per_s(const struct server *server) {
+    struct training *t = server->training;
+    return t->trainer ? trainer_tokens_per_s(t->trainer) : 0;
+}
+
 void training_close(struct server *server) {
     struct training *t = server->training;
     if (!t) return;

@@ -38,6 +38,8 @@ int training_background(struct server *server, int n_threads, struct engine_back
 void training_started(struct server *server);
 /* Something in the queue changed: the trainer looks at it. */
 void training_wake(struct server *server);
+/* Over the last steps; 0 when no job runs. */
+double training_tokens_per_s(const struct server *server);
 /* After the engine has ended. */
 void training_close(struct server *server);
 

@@ -23,7 +23,7 @@ static uint64_t footer_check(const struct cache_footer *f) {
     return hash_bytes(0, (const char *)f, offsetof(struct cache_footer, check));
 }
 
-/* --- writing --------------------------------------------------------------------------------------- */
+/* --- writing ---------------------------------------------------------------------------------- */
 
 int cache_writer_open(struct cache_writer *w, const char *path, struct error *e) {
     *w = (struct cache_writer){0};
@@ -64,7 +64,7 @@ void cache_writer_abandon(struct cache_writer *w) {
     *w = (struct cache_writer){.file.fd = -1};
 }
 
-/* --- reading --------------------------------------------------------------------------------------- */
+/* --- reading ---------------------------------------------------------------------------------- */
 
 /* Counts are held against the file's size before they are used. */
 static bool find_parts(struct cache *c, uint64_t options, uint64_t max_tokens) {

@@ -1,5 +1,5 @@
 /* train/dataset.c: opening a data file: from the cache where that is of the same data, else by
- * reading it in rounds whose records are tokenised by several threads and written in their order. */
+ * reading it in rounds whose records several threads tokenise and one writes in their order. */
 #include "train/dataset.h"
 
 #include "base/thread.h"
@@ -18,7 +18,7 @@
 /* A change of a file within one tick of the clock cannot be seen from outside. */
 static const int64_t clock_grain_ns = 100000000;
 
-/* --- tokenising a round ---------------------------------------------------------------------------- */
+/* --- tokenising a round ----------------------------------------------------------------------- */
 
 struct result {
     enum { NOT_DONE, GOOD, BAD } state;
@@ -51,7 +51,8 @@ static void encode_one(struct round *round, size_t i) {
 /* Records are taken in order, so those before the first bad one are all done in the end. */
 static void *encode_some(void *arg) {
     struct round *round = arg;
-    for (size_t i; !atomic_load(&round->failed) && (i = atomic_fetch_add(&round->next, 1)) < round->n;)
+    for (size_t i;
+         !atomic_load(&round->failed) && (i = atomic_fetch_add(&round->next, 1)) < round->n;)
         encode_one(round, i);
     return NULL;
 }
@@ -69,7 +70,7 @@ static void encode_round(struct round *round) {
     while (n > 0) pthread_join(threads[--n], NULL);
 }
 
-/* --- a file ---------------------------------------------------------------------------------------- */
+/* --- a file ----------------------------------------------------------------------------------- */
 
 struct build {
     const char *path;
@@ -113,7 +114,8 @@ static int add_example(struct build *b, struct token_ids *tokens, struct error *
         f->untrained++;
         return 0;
     }
-    for (size_t i = 0; i < tokens->n; i++) f->trained_tokens += (tokens->ids[i] & TOKEN_TRAINED) != 0;
+    for (size_t i = 0; i < tokens->n; i++)
+        f->trained_tokens += (tokens->ids[i] & TOKEN_TRAINED) != 0;
     return cache_writer_add(&b->out, tokens->ids, tokens->n, e);
 }
 
@@ -174,8 +176,8 @@ static int build_round(struct build *b, const struct record *records, size_t n, 
     size_t from;
     int err = find_form(b, records, n, &from, e);
     if (err || from == n) return err;
-    struct round round = {.options = b->options, .form = b->form, .records = records + from,
-                          .n = n - from};
+    struct round round = {
+        .options = b->options, .form = b->form, .records = records + from, .n = n - from};
     round.results = calloc(round.n, sizeof *round.results);
     if (!round.results) return error_set(e, ERR_MEMORY, "%s: no memory to tokenise it", b->path);
     encode_round(&round);
@@ -236,12 +238,16 @@ static int build_cache(const char *path, const char *cache_path, uint64_t option
     return err;
 }
 
-/* --- opening --------------------------------------------------------------------------------------- */
+/* --- opening ---------------------------------------------------------------------------------- */
 
 static uint64_t hash_options(const struct dataset_options *o) {
-    const uint64_t parts[] = {tokenizer_fingerprint(o->tokenizer), chat_identity(o->tokenizer),
-                              (uint64_t)o->vocab, (uint64_t)o->eos, (uint64_t)o->seq_len,
-                              o->on_completion, o->skip_bad};
+    const uint64_t parts[] = {tokenizer_fingerprint(o->tokenizer),
+                              chat_identity(o->tokenizer),
+                              (uint64_t)o->vocab,
+                              (uint64_t)o->eos,
+                              (uint64_t)o->seq_len,
+                              o->on_completion,
+                              o->skip_bad};
     return hash_bytes(0, (const char *)parts, sizeof parts);
 }
 
@@ -253,8 +259,8 @@ static char *cache_path_of(const char *path, const char *dir, uint64_t options) 
     return path_join(dir, name);
 }
 
-/* Whether the cache is of the data as it is now. A file that looks untouched since well before it was
- * read is; any other is read to be sure. */
+/* Whether the cache is of the data as it is now. A file that looks untouched since well before it
+ * was read is; any other is read to be sure. */
 static bool cache_is_fresh(const struct cache *c, const char *path, const struct stat *st) {
     const struct cache_footer *f = &c->footer;
     struct file_state now = file_state_of(st);

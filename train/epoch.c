@@ -1,5 +1,5 @@
-/* train/epoch.c: which example is in which micro-batch of an epoch. Everything follows from the view
- * and the number of the epoch, so a job that goes on needs to remember nothing but its place. */
+/* train/epoch.c: which example is in which micro-batch of an epoch. Everything follows from the
+ * view and the epoch's number, so a job that goes on needs to remember nothing but its place. */
 #include "text/vocab.h"
 #include "train/dataset_private.h"
 
@@ -14,7 +14,7 @@ struct dataset_epoch {
     uint32_t *begin;    /* [n_bins + 1]: where a bin's examples begin */
 };
 
-/* --- chance ---------------------------------------------------------------------------------------- */
+/* --- chance ----------------------------------------------------------------------------------- */
 
 /* Number `counter` of the stream that seed and key name: splitmix64's output function. */
 static uint64_t random_at(uint64_t seed, uint64_t key, uint64_t counter) {
@@ -26,8 +26,8 @@ static uint64_t random_at(uint64_t seed, uint64_t key, uint64_t counter) {
 
 static void shuffle(uint32_t *order, int64_t n, uint64_t seed, uint64_t key) {
     for (int64_t i = n - 1; i > 0; i--) {
-        unsigned __int128 wide = (unsigned __int128)random_at(seed, key, (uint64_t)i) *
-                                 (uint64_t)(i + 1);
+        unsigned __int128 wide =
+            (unsigned __int128)random_at(seed, key, (uint64_t)i) * (uint64_t)(i + 1);
         int64_t j = (int64_t)(wide >> 64);
         uint32_t swap = order[i];
         order[i] = order[j];
@@ -35,7 +35,7 @@ static void shuffle(uint32_t *order, int64_t n, uint64_t seed, uint64_t key) {
     }
 }
 
-/* --- which examples -------------------------------------------------------------------------------- */
+/* --- which examples --------------------------------------------------------------------------- */
 
 static int64_t count_held_out(int64_t n, double fraction) {
     int64_t k = llround(fraction * (double)n);
@@ -60,7 +60,7 @@ static int64_t choose(const struct dataset_view *view, uint32_t *order, int64_t 
     return kept;
 }
 
-/* --- dealing into bins ----------------------------------------------------------------------------- */
+/* --- dealing into bins ------------------------------------------------------------------------ */
 
 /* First fit among the newest bins that have room: looking at all would cost more than it saves. */
 enum { OPEN_BINS = 128 };
@@ -102,8 +102,8 @@ static int64_t deal_all(const struct dataset_view *view, const uint32_t *order, 
     for (int64_t i = 0; i < n; i++) {
         int32_t tokens;
         dataset_example(view->data, order[i], &tokens);
-        bin_of[i] = view->packing ? deal(&open, tokens - 1, view->seq_len, &n_bins)
-                                  : (uint32_t)n_bins++;
+        bin_of[i] =
+            view->packing ? deal(&open, tokens - 1, view->seq_len, &n_bins) : (uint32_t)n_bins++;
     }
     return n_bins;
 }
@@ -124,7 +124,8 @@ static int gather(struct dataset_epoch *ep, const uint32_t *order, const uint32_
 static int fill_epoch(struct dataset_epoch *ep, int64_t epoch, struct error *e) {
     const struct dataset_view *view = &ep->view;
     int64_t n = view->data->cache.footer.n_examples;
-    uint32_t *order = malloc((size_t)n * sizeof *order), *bin_of = malloc((size_t)n * sizeof *order);
+    uint32_t *order = malloc((size_t)n * sizeof *order),
+             *bin_of = malloc((size_t)n * sizeof *order);
     int64_t kept = order && bin_of ? choose(view, order, n) : -1;
     int err = 0;
     if (kept > 0) {
@@ -169,7 +170,7 @@ void dataset_epoch_free(struct dataset_epoch *ep) {
     free(ep);
 }
 
-/* --- micro-batches --------------------------------------------------------------------------------- */
+/* --- micro-batches ---------------------------------------------------------------------------- */
 
 int64_t dataset_epoch_batches(const struct dataset_epoch *ep) {
     return (ep->n_bins + ep->bins_per_batch - 1) / ep->bins_per_batch;

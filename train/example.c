@@ -28,14 +28,16 @@ static int no_memory(struct error *e) {
     return error_set(e, ERR_MEMORY, "no memory for a record");
 }
 
-/* --- records as JSON ------------------------------------------------------------------------------- */
+/* --- records as JSON
+ * ------------------------------------------------------------------------------- */
 
 static json_t *read_object(const struct record *record, struct error *e) {
     json_t *json = json_read(record->text, record->size, e);
     if (!json) {
         if (strstr(e->message, "premature end") || strstr(e->message, "near end of file"))
-            error_set(e, ERR_PARSE, "the record ends too early: one whole JSON object a line is "
-                                    "expected (or an array of objects as the whole file)");
+            error_set(e, ERR_PARSE,
+                      "the record ends too early: one whole JSON object a line is "
+                      "expected (or an array of objects as the whole file)");
         return NULL;
     }
     if (json_is_object(json)) return json;
@@ -115,7 +117,8 @@ static int render_instruction(const json_t *json, struct rendered *r, struct err
     return err ? err : add_learnt(json, "output", r, e);
 }
 
-/* --- text to marked tokens ------------------------------------------------------------------------- */
+/* --- text to marked tokens
+ * ------------------------------------------------------------------------- */
 
 /* How many of a's tokens from `from` on (marked or not) are those that b begins with. */
 static size_t common(const struct token_ids *a, const struct token_ids *b, size_t from) {
@@ -147,8 +150,7 @@ static int mark_spans(const struct tokenizer *t, const struct rendered *r, bool 
     for (size_t i = 0; i < r->learnt.n && !err; i++) {
         size_t begin, end;
         err = tokens_before(t, &r->text, r->learnt.at[i].from, special, out, from, &begin, e);
-        if (!err)
-            err = tokens_before(t, &r->text, r->learnt.at[i].to, special, out, from, &end, e);
+        if (!err) err = tokens_before(t, &r->text, r->learnt.at[i].to, special, out, from, &end, e);
         for (size_t k = begin; !err && k < end; k++) out->ids[from + k] |= TOKEN_TRAINED;
     }
     return err;
@@ -185,7 +187,8 @@ static int encode_rendered(const struct dataset_options *o, struct rendered *r, 
 }
 
 static int encode_ids(const json_t *json, struct token_ids *out, struct error *e) {
-    const json_t *ids = json_object_get(json, "input_ids"), *labels = json_object_get(json, "labels");
+    const json_t *ids = json_object_get(json, "input_ids"),
+                 *labels = json_object_get(json, "labels");
     if (json_is_null(labels)) labels = NULL;
     size_t n = json_array_size(ids);
     if (n == 0) return error_set(e, ERR_PARAMS, "\"input_ids\" must be an array of token ids");

@@ -34,8 +34,8 @@ int example_find_form(const struct record *record, enum example_form *form, stru
 int example_encode(const struct dataset_options *options, enum example_form form,
                    const struct record *record, struct token_ids *out, struct error *e);
 
-/* Cuts an example to seq_len + 1 tokens (seq_len rows, each with the next as its label) and takes off
- * what follows the last learnt token, for nothing learns from it. n becomes 0 when no token is
+/* Cuts an example to seq_len + 1 tokens (seq_len rows, each with the next as its label) and takes
+ * off what follows the last learnt token, for nothing learns from it. n becomes 0 when no token is
  * learnt. *cut: whether learnt tokens were lost. */
 void example_trim(struct token_ids *example, int32_t seq_len, bool *cut);
 

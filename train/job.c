@@ -14,7 +14,7 @@ enum { MAX_BATCH_ROWS = 1 << 28, MAX_PATH_BYTES = 4000, MAX_WORD = 200 };
 static const double eval_fraction_default = 0.05;
 static const double smallest = 1e-12;
 
-/* --- the plain members: one table for reading, checking and writing ------------------------------- */
+/* --- the plain members: one table for reading, checking and writing --------------------------- */
 
 enum field_type { FIELD_BOOL, FIELD_INT32, FIELD_INT64, FIELD_NUMBER };
 
@@ -53,13 +53,15 @@ static const struct field lora_fields[] = {
     FIELD("dropout", FIELD_NUMBER, lora.dropout, 0, 0.99),
     FIELD("rslora", FIELD_BOOL, lora.rslora, 0, 0),
 };
-enum { N_PLAIN = sizeof plain_fields / sizeof *plain_fields,
-       N_LORA = sizeof lora_fields / sizeof *lora_fields };
+enum {
+    N_PLAIN = sizeof plain_fields / sizeof *plain_fields,
+    N_LORA = sizeof lora_fields / sizeof *lora_fields
+};
 
 static const char *const special_keys[] = {
-    "name",     "data",  "eval_data", "method",            "lora", "loss_on", "schedule",
-    "betas",    "seed",  "grad_checkpointing",             "out",  "resume",  "activate",
-    "priority", "once",
+    "name",    "data",     "eval_data", "method",   "lora",
+    "loss_on", "schedule", "betas",     "seed",     "grad_checkpointing",
+    "out",     "resume",   "activate",  "priority", "once",
 };
 static const char *const lora_special_keys[] = {"targets"};
 static const char *const activate_keys[] = {"when", "as"};
@@ -80,8 +82,8 @@ static int get_field(const json_t *json, const struct field *f, void *at, struct
     return err;
 }
 
-static int get_fields(struct job_spec *out, const json_t *json, const struct field *fields, size_t n,
-                      struct error *e) {
+static int get_fields(struct job_spec *out, const json_t *json, const struct field *fields,
+                      size_t n, struct error *e) {
     int err = 0;
     for (size_t i = 0; i < n && !err; i++)
         err = get_field(json, &fields[i], (char *)out + fields[i].offset, e);
@@ -99,7 +101,7 @@ static json_t *field_json(const struct job_spec *spec, const struct field *f) {
     return NULL;
 }
 
-/* --- errors ---------------------------------------------------------------------------------------- */
+/* --- errors ----------------------------------------------------------------------------------- */
 
 static int wrong(struct error *e, const char *field, const char *expected, const json_t *got) {
     char text[128];
@@ -150,7 +152,7 @@ static int check_keys(const json_t *json, const struct field *fields, size_t n_f
     return 0;
 }
 
-/* --- members with a form of their own -------------------------------------------------------------- */
+/* --- members with a form of their own --------------------------------------------------------- */
 
 /* A string of 1 … max bytes without NUL; absent and null leave *out. */
 static int get_text(const json_t *json, const char *key, size_t max, char **out, struct error *e) {
@@ -193,8 +195,7 @@ static int get_words(struct job_spec *out, const json_t *json, struct error *e) 
                        "\"cosine\", \"linear\" or \"constant\"", &schedule, e);
     if (!err)
         err = get_word(json, "loss_on", loss_words, 2, "\"completion\" or \"all\"", &loss_on, e);
-    if (!err)
-        err = get_word(json, "priority", priority_words, 1, "\"background\"", &priority, e);
+    if (!err) err = get_word(json, "priority", priority_words, 1, "\"background\"", &priority, e);
     out->schedule = (enum job_schedule)schedule;
     out->loss_on = (enum job_loss_on)loss_on;
     return err;
@@ -300,7 +301,7 @@ static int get_switches(struct job_spec *out, const json_t *json, struct error *
     return err;
 }
 
-/* --- what members mean for each other -------------------------------------------------------------- */
+/* --- what members mean for each other --------------------------------------------------------- */
 
 static bool has(const json_t *json, const char *key) {
     const json_t *value = json_object_get(json, key);
@@ -389,7 +390,7 @@ void job_spec_free(struct job_spec *spec) {
     *spec = (struct job_spec){0};
 }
 
-/* --- and back -------------------------------------------------------------------------------------- */
+/* --- and back --------------------------------------------------------------------------------- */
 
 static json_t *text_json(const char *text) {
     return text ? json_string(text) : json_null();
@@ -397,7 +398,8 @@ static json_t *text_json(const char *text) {
 
 static void put_fields(json_t *to, const struct job_spec *spec, const struct field *fields,
                        size_t n) {
-    for (size_t i = 0; i < n; i++) json_object_set_new(to, fields[i].key, field_json(spec, &fields[i]));
+    for (size_t i = 0; i < n; i++)
+        json_object_set_new(to, fields[i].key, field_json(spec, &fields[i]));
 }
 
 static json_t *lora_json(const struct job_spec *spec) {

@@ -25,8 +25,8 @@ struct job_spec {
         bool rslora;
         unsigned targets; /* bits, as in struct train_options */
     } lora;
-    double epochs;      /* > 0 */
-    int64_t max_steps;  /* 0 = by epochs */
+    double epochs;     /* > 0 */
+    int64_t max_steps; /* 0 = by epochs */
     int32_t batch_size, grad_accum, seq_len;
     bool packing;
     enum job_loss_on loss_on;

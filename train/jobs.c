@@ -24,7 +24,7 @@ static const char *const sql[SQL_COUNT] = {
                  " started = CASE started WHEN 0 THEN ?2 ELSE started END WHERE id = ?1",
     [SQL_MOVE] = "UPDATE jobs SET state = ?2, error = ?3, result = coalesce(?4, result),"
                  " ended = ?5 WHERE id = ?1",
-    [SQL_RECOVER] = "SELECT id FROM jobs WHERE state = 'running' ORDER BY id LIMIT 1",
+    [SQL_RUNNING] = "SELECT " JOB_COLUMNS " FROM jobs WHERE state = 'running' ORDER BY id LIMIT 1",
     [SQL_DELETE] = "DELETE FROM jobs WHERE id = ?1",
     [SQL_DELETE_EVENTS] = "DELETE FROM events WHERE job = ?1",
     [SQL_PROGRESS] = "UPDATE jobs SET step = ?2, steps = ?3, loss = coalesce(?4, loss),"
@@ -283,7 +283,7 @@ int jobs_recover(struct jobs *jobs, struct error *e) {
     int rc = begin(jobs, true, "queue jobs again", e);
     if (rc != 0) return rc;
     for (;;) {
-        sqlite3_stmt *s = statement(jobs, SQL_RECOVER);
+        sqlite3_stmt *s = statement(jobs, SQL_RUNNING);
         int step = sqlite3_step(s);
         int64_t id = step == SQLITE_ROW ? sqlite3_column_int64(s, 0) : 0;
         sqlite3_reset(s);
@@ -430,6 +430,20 @@ int jobs_log(struct jobs *jobs, int64_t id, json_t *fields, struct error *e) {
 int jobs_get(struct jobs *jobs, int64_t id, const char *name, struct job *out, struct error *e) {
     pthread_mutex_lock(&jobs->mutex);
     int rc = get_job(jobs, id, name, out, e);
+    pthread_mutex_unlock(&jobs->mutex);
+    if (rc != 0) job_free_fields(out);
+    return rc;
+}
+
+int jobs_running(struct jobs *jobs, struct job *out, struct error *e) {
+    *out = (struct job){0};
+    pthread_mutex_lock(&jobs->mutex);
+    sqlite3_stmt *s = statement(jobs, SQL_RUNNING);
+    int step = sqlite3_step(s);
+    int rc = step == SQLITE_ROW    ? read_job(jobs, s, out, e)
+             : step == SQLITE_DONE ? error_set(e, ERR_NOT_FOUND, "no job runs")
+                                   : jobs_fail(jobs, "read a job", e);
+    sqlite3_reset(s);
     pthread_mutex_unlock(&jobs->mutex);
     if (rc != 0) job_free_fields(out);
     return rc;

@@ -48,6 +48,8 @@ int jobs_submit(struct jobs *jobs, const struct job_spec *spec, int64_t *id, boo
                 struct error *e);
 /* ERR_NOT_FOUND when there is none. id or, when id is 0, the newest job of that name. */
 int jobs_get(struct jobs *jobs, int64_t id, const char *name, struct job *out, struct error *e);
+/* The job that runs; ERR_NOT_FOUND when none does. */
+int jobs_running(struct jobs *jobs, struct job *out, struct error *e);
 /* Newest first; *out is an array to free with jobs_list_free. */
 int jobs_list(struct jobs *jobs, struct job **out, size_t *n, struct error *e);
 void jobs_list_free(struct job *list, size_t n);

@@ -16,7 +16,7 @@ enum jobs_statement {
     SQL_NEXT,
     SQL_TAKE,
     SQL_MOVE,
-    SQL_RECOVER,
+    SQL_RUNNING,
     SQL_DELETE,
     SQL_DELETE_EVENTS,
     SQL_PROGRESS,

@@ -26,7 +26,7 @@ int record_error(struct error *e, const char *path, int64_t line, const char *fo
     return -(int)ERR_BAD_FILE;
 }
 
-/* --- reading --------------------------------------------------------------------------------------- */
+/* --- reading ---------------------------------------------------------------------------------- */
 
 static int open_data(const char *path, struct stat *st, struct error *e) {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
@@ -126,7 +126,7 @@ static int fill(struct records *r, struct error *e) {
     return 0;
 }
 
-/* --- cutting --------------------------------------------------------------------------------------- */
+/* --- cutting ---------------------------------------------------------------------------------- */
 
 static int add_record(struct records *r, struct record record, struct error *e) {
     if (record.size - record.context > RECORD_MAX_BYTES)
@@ -166,8 +166,7 @@ static int cut_lines(struct records *r, struct error *e) {
 
 /* Skips white space, counting lines; false at the end of data. */
 static bool skip_space(struct records *r) {
-    for (; r->at < r->size && is_space(r->data[r->at]); r->at++)
-        r->line += r->data[r->at] == '\n';
+    for (; r->at < r->size && is_space(r->data[r->at]); r->at++) r->line += r->data[r->at] == '\n';
     return r->at < r->size;
 }
 
@@ -221,12 +220,13 @@ static int cut_array(struct records *r, struct error *e) {
         if (!err) err = cut_separator(r, e);
     }
     if (!err && r->at_end && !r->array_ended)
-        err = record_error(e, r->path, r->line, "the file ends before the array does: a ] is missing");
+        err = record_error(e, r->path, r->line,
+                           "the file ends before the array does: a ] is missing");
     return err;
 }
 
-/* The size of a piece of text: up to the last line end in PIECE_BYTES that no white space follows (a
- * tokenizer sees the same there as in the whole), else up to any whole character. */
+/* The size of a piece of text: up to the last line end in PIECE_BYTES that no white space follows
+ * (a tokenizer sees the same there as in the whole), else up to any whole character. */
 static size_t piece_size(const char *text, size_t size) {
     if (size <= PIECE_BYTES) return size;
     for (size_t n = PIECE_BYTES; n > 0; n--)

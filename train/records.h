@@ -1,5 +1,5 @@
-/* train/records.h: cuts a data file into records, a round of some megabytes at a time, so that memory
- * does not follow the file. One thread.
+/* train/records.h: cuts a data file into records, a round of some megabytes at a time, so that
+ * memory does not follow the file. One thread.
  *
  * The file is read, not mapped: somebody may cut it short meanwhile. */
 #ifndef TPD_TRAIN_RECORDS_H

@@ -6,7 +6,7 @@ import os
 import pytest
 
 import schema
-from daemon import TINY, Daemon, RpcError
+from daemon import TINY, Daemon, RpcError, eventually
 
 # Long enough to be met while it runs; ended by cancel.
 LONG = {"epochs": 100000, "batch_size": 2, "seq_len": 32, "lora": {"r": 2}, "save_every": 0,
@@ -114,6 +114,17 @@ def test_pause_and_resume(client):
     for method in ("pause", "resume", "cancel"):
         error = refused(client, "finetune." + method, job=job)
         assert error.code == -32009 and "cancelled" in error.message
+
+
+def test_status_tells_the_job_that_runs(client):
+    assert client.call("status")["job"] is None
+    job = submit(client, **LONG)["job"]
+    eventually(lambda: client.call("finetune.get", job=job)["step"] > 2)
+    status = client.call("status")
+    schema.check("status", status)
+    assert status["job"]["job"] == job and status["tokens_per_s"]["train"] > 0
+    end(client, job)
+    eventually(lambda: client.call("status")["job"] is None)
 
 
 def test_a_key_makes_a_second_submit_a_success_that_does_nothing(client):

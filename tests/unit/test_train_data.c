@@ -1,15 +1,19 @@
-/* Every form of data file becomes the examples that train/README.md promises, and what is wrong with
- * a file is said with its line before anything is trained. */
+/* Every form of data file becomes the examples that train/README.md promises, and what is wrong
+ * with a file is said with its line before anything is trained. */
 #include "train_data.h"
 
 #include "base/file.h"
+#include "base/json.h"
+#include "train/records.h"
 
 #include <dirent.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <utime.h>
 
 static struct tokenizer *chat, *spm;
 
-/* --- right files ----------------------------------------------------------------------------------- */
+/* --- right files ------------------------------------------------------------------------------ */
 
 struct sample {
     const char *file, *content, *form;
@@ -48,14 +52,26 @@ static void check_sample(const struct tokenizer *t, const struct sample *s) {
 static void each_form_becomes_its_examples(void **state) {
     (void)state;
     static const struct sample samples[] = {
-        {"a.jsonl", "{\"text\":\"A red\"}\n{\"text\":\"two\"}\n", "text",
-         {"<s>{A red</s>}", "<s>{two</s>}"}, false},
-        {"a.jsonl", "{\"prompt\":\"Q: 2\\nA:\",\"completion\":\" yes\"}", "completion",
-         {"<s>Q: 2\nA:{ yes</s>}"}, false},
-        {"b.jsonl", "{\"prompt\":\"Q: 2\\nA:\",\"completion\":\" yes\"}", "completion",
-         {"<s>{Q: 2\nA: yes</s>}"}, true},
-        {"c.jsonl", "{\"prompt\":\"\",\"completion\":\"alone\"}", "completion",
-         {"<s>{alone</s>}"}, false},
+        {"a.jsonl",
+         "{\"text\":\"A red\"}\n{\"text\":\"two\"}\n",
+         "text",
+         {"<s>{A red</s>}", "<s>{two</s>}"},
+         false},
+        {"a.jsonl",
+         "{\"prompt\":\"Q: 2\\nA:\",\"completion\":\" yes\"}",
+         "completion",
+         {"<s>Q: 2\nA:{ yes</s>}"},
+         false},
+        {"b.jsonl",
+         "{\"prompt\":\"Q: 2\\nA:\",\"completion\":\" yes\"}",
+         "completion",
+         {"<s>{Q: 2\nA: yes</s>}"},
+         true},
+        {"c.jsonl",
+         "{\"prompt\":\"\",\"completion\":\"alone\"}",
+         "completion",
+         {"<s>{alone</s>}"},
+         false},
         {"d.jsonl",
          "{\"instruction\":\"Add\",\"input\":\"1\",\"output\":\"2\"}\n"
          "{\"instruction\":\"Go\",\"input\":\"\",\"output\":\"ok\"}\n"
@@ -63,19 +79,25 @@ static void each_form_becomes_its_examples(void **state) {
          "instruction",
          {"<s>### Instruction:\nAdd\n\n### Input:\n1\n\n### Response:\n{2</s>}",
           "<s>### Instruction:\nGo\n\n### Response:\n{ok</s>}",
-          "<s>### Instruction:\nGo\n\n### Response:\n{ok</s>}"}, false},
+          "<s>### Instruction:\nGo\n\n### Response:\n{ok</s>}"},
+         false},
         {"e.jsonl",
-         "{\"messages\":[{\"role\":\"system\",\"content\":\"S\"},{\"role\":\"user\",\"content\":\"U\"},"
+         "{\"messages\":[{\"role\":\"system\",\"content\":\"S\"},{\"role\":\"user\",\"content\":"
+         "\"U\"},"
          "{\"role\":\"assistant\",\"content\":\"A1\"},{\"role\":\"user\",\"content\":\"V\"},"
          "{\"role\":\"assistant\",\"content\":\"A2\"},{\"role\":\"user\",\"content\":\"W\"}]}",
          "messages",
          {"<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\n"
           "{A1<|im_end|>}\n<|im_start|>user\nV<|im_end|>\n<|im_start|>assistant\n{A2<|im_end|>}"},
          false},
-        {"f.jsonl", "{\"input_ids\":[0,5,6,7],\"labels\":[-100,-100,6,7]}\n{\"input_ids\":[1,5]}",
-         "input_ids", {NULL}, false},
+        {"f.jsonl",
+         "{\"input_ids\":[0,5,6,7],\"labels\":[-100,-100,6,7]}\n{\"input_ids\":[1,5]}",
+         "input_ids",
+         {NULL},
+         false},
     };
-    for (size_t i = 0; i + 1 < sizeof samples / sizeof *samples; i++) check_sample(chat, &samples[i]);
+    for (size_t i = 0; i + 1 < sizeof samples / sizeof *samples; i++)
+        check_sample(chat, &samples[i]);
     /* ids as they are: no end is added */
     struct dataset_options o = options_for(chat);
     struct dataset *d = open_data(tiny_write_text("f.jsonl", samples[6].content), &o);
@@ -95,10 +117,16 @@ static void each_form_becomes_its_examples(void **state) {
 static void a_tokenizer_that_marks_word_starts_gets_the_same_masks(void **state) {
     (void)state;
     static const struct sample samples[] = {
-        {"a.jsonl", "{\"prompt\":\"Say\",\"completion\":\" yes\"}", "completion",
-         {"<s> Say{ yes</s>}"}, false},
-        {"b.jsonl", "{\"instruction\":\"Go\",\"output\":\"ok\"}", "instruction",
-         {"<s> ### Instruction:\nGo\n\n### Response:\n{ok</s>}"}, false},
+        {"a.jsonl",
+         "{\"prompt\":\"Say\",\"completion\":\" yes\"}",
+         "completion",
+         {"<s> Say{ yes</s>}"},
+         false},
+        {"b.jsonl",
+         "{\"instruction\":\"Go\",\"output\":\"ok\"}",
+         "instruction",
+         {"<s> ### Instruction:\nGo\n\n### Response:\n{ok</s>}"},
+         false},
     };
     for (size_t i = 0; i < 2; i++) check_sample(spm, &samples[i]);
 }
@@ -111,18 +139,21 @@ static void line_ends_marks_blank_lines_and_arrays_are_taken(void **state) {
         "\xEF\xBB\xBF{\"text\":\"one\"}\n{\"text\":\"two\"}",
         "\n\n  \t{\"text\":\"one\"}  \n \r\n\n{\"text\":\"two\"}\n\n",
         "[{\"text\":\"one\"},{\"text\":\"two\"}]",
-        "\xEF\xBB\xBF [\r\n {\r\n\"text\" : \"one\" }\n,\n{\"text\":\"two\",\"x\":[1,{\"],\":2}]}\n]\n \n",
+        "\xEF\xBB\xBF [\r\n {\r\n\"text\" : \"one\" "
+        "}\n,\n{\"text\":\"two\",\"x\":[1,{\"],\":2}]}\n]\n \n",
         "{\"id\":1,\"text\":\"one\"}\n{\"text\":\"two\",\"label\":null}\n",
     };
     for (size_t i = 0; i < sizeof contents / sizeof *contents; i++)
-        check_sample(chat, &(struct sample){"x.json", contents[i], "text",
-                                            {"<s>{one</s>}", "<s>{two</s>}"}, false});
+        check_sample(chat,
+                     &(struct sample){
+                         "x.json", contents[i], "text", {"<s>{one</s>}", "<s>{two</s>}"}, false});
     /* escaped line ends are part of a string */
-    check_sample(chat, &(struct sample){"y.jsonl", "{\"text\":\"a\\r\\nb\"}\n", "text",
-                                        {"<s>{a\r\nb</s>}"}, false});
+    check_sample(chat,
+                 &(struct sample){
+                     "y.jsonl", "{\"text\":\"a\\r\\nb\"}\n", "text", {"<s>{a\r\nb</s>}"}, false});
 }
 
-/* --- wrong files ----------------------------------------------------------------------------------- */
+/* --- wrong files ------------------------------------------------------------------------------ */
 
 static void refuse(const struct tokenizer *t, const char *file, const char *content, int64_t line,
                    const char *fault) {
@@ -178,7 +209,8 @@ static void broken_records_are_named_with_their_line(void **state) {
         {"{\"messages\":[{\"content\":\"a\"}]}", 1, "messages[0] has no role"},
         {"{\"messages\":[{\"role\":\"gpt\",\"content\":\"a\"}]}", 1, "messages[0].role"},
         {"{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},"
-         "{\"role\":\"assistant\",\"content\":null}]}", 1, "messages[1].content"},
+         "{\"role\":\"assistant\",\"content\":null}]}",
+         1, "messages[1].content"},
         {"{\"messages\":[{\"role\":\"assistant\",\"content\":\"\"}]}", 1, "is empty"},
         {"{\"messages\":[{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{}]}]}", 1,
          "tool_calls"},
@@ -189,7 +221,10 @@ static void broken_records_are_named_with_their_line(void **state) {
     refuse(chat, "bad.json", "[ ]", 0, "has no records");
     refuse(chat, "bad.jsonl", " \n\r\n", 0, "has no records");
     refuse(chat, "bad.txt", "", 0, "has no records");
-    refuse(chat, "bad.txt", "one\ntwo\nthr\xff" "e\n", 3, "0xff");
+    refuse(chat, "bad.txt",
+           "one\ntwo\nthr\xff"
+           "e\n",
+           3, "0xff");
     refuse(spm, "bad.jsonl", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}", 1, "ChatML");
 }
 
@@ -225,7 +260,7 @@ static void skip_bad_counts_what_it_passes_over(void **state) {
     assert_names(e.message, "all of its 2 records are broken");
 }
 
-/* --- lengths --------------------------------------------------------------------------------------- */
+/* --- lengths ---------------------------------------------------------------------------------- */
 
 static void long_examples_are_cut_and_counted(void **state) {
     (void)state;
@@ -235,8 +270,8 @@ static void long_examples_are_cut_and_counted(void **state) {
     struct dataset *d = open_data(
         tiny_write_text("long.jsonl",
                         "{\"prompt\":\"0123\",\"completion\":\"4567890123\"}\n" /* 4 + 4 of 10 */
-                        "{\"prompt\":\"01234567890\",\"completion\":\"1\"}\n"   /* nothing is left */
-                        "{\"prompt\":\"0\",\"completion\":\"123456\"}\n"),      /* fits with </s> */
+                        "{\"prompt\":\"01234567890\",\"completion\":\"1\"}\n" /* nothing is left */
+                        "{\"prompt\":\"0\",\"completion\":\"123456\"}\n"),    /* fits with </s> */
         &o);
     dataset_report(d, &report);
     assert_int_equal(report.examples, 2);
@@ -259,8 +294,10 @@ static void long_examples_are_cut_and_counted(void **state) {
     struct error e = {0};
     o.seq_len = 2;
     assert_int_not_equal(
-        dataset_open(&d, tiny_write_text("none.jsonl", "{\"prompt\":\"0123\",\"completion\":\"4\"}"),
-                     &o, &e), 0);
+        dataset_open(&d,
+                     tiny_write_text("none.jsonl", "{\"prompt\":\"0123\",\"completion\":\"4\"}"),
+                     &o, &e),
+        0);
     assert_names(e.message, "has a token to learn within seq_len 2");
 }
 
@@ -305,8 +342,12 @@ static void a_text_file_is_learnt_whole_whatever_the_pieces(void **state) {
     (void)state;
     check_text(chat, 64);
     check_text(spm, 200);
-    check_sample(chat, &(struct sample){"s.txt", "\xEF\xBB\xBF" "A red\r\n", "document",
-                                        {"<s>{A red\r\n</s>}"}, false});
+    check_sample(chat, &(struct sample){"s.txt",
+                                        "\xEF\xBB\xBF"
+                                        "A red\r\n",
+                                        "document",
+                                        {"<s>{A red\r\n</s>}"},
+                                        false});
 }
 
 static void rounds_and_threads_do_not_show(void **state) {
@@ -315,8 +356,8 @@ static void rounds_and_threads_do_not_show(void **state) {
     char *text = malloc(n * 64);
     assert_non_null(text);
     for (size_t i = 0; i < n; i++)
-        size += (size_t)snprintf(text + size, 64, "{\"prompt\":\"%zu\",\"completion\":\" is %zu\"}\n",
-                                 i, i * 31);
+        size += (size_t)snprintf(text + size, 64,
+                                 "{\"prompt\":\"%zu\",\"completion\":\" is %zu\"}\n", i, i * 31);
     const char *path = tiny_write("many.jsonl", text, size); /* more than one round */
     struct dataset_options o = options_for(chat);
     struct shown_rows *r = rows_new();
@@ -347,7 +388,7 @@ static void rounds_and_threads_do_not_show(void **state) {
     free(r);
 }
 
-/* --- cache ----------------------------------------------------------------------------------------- */
+/* --- cache ------------------------------------------------------------------------------------ */
 
 static bool was_cached(const char *path, const struct dataset_options *o) {
     struct dataset *d = open_data(path, o);
@@ -424,6 +465,96 @@ static void a_spoilt_cache_is_made_again(void **state) {
     closedir(dir);
 }
 
+/* A limit on file sizes stands for the full disk. */
+static void a_full_disk_is_said_and_leaves_nothing(void **state) {
+    (void)state;
+    struct dataset_options o = options_for(chat);
+    o.cache_dir = tiny_mkdir("full");
+    char *text = long_text(3000);
+    const char *path = tiny_write_text("full.txt", text);
+    struct rlimit before, small;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    small = (struct rlimit){10000, before.rlim_max};
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    struct dataset *d;
+    struct error e = {0};
+    int err = dataset_open(&d, path, &o, &e);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_int_equal(err, -(int)ERR_IO);
+    assert_names(e.message, o.cache_dir);
+    assert_int_equal(rmdir(o.cache_dir), 0); /* it is empty */
+    free(text);
+}
+
+static void a_file_that_changes_meanwhile_is_refused(void **state) {
+    (void)state;
+    const char *path = tiny_write_text("moving.jsonl", GOOD GOOD);
+    struct records r;
+    const struct record *records;
+    size_t n;
+    struct error e = {0};
+    assert_int_equal(records_open(&r, path, &e), 0);
+    assert_int_equal(records_next(&r, &records, &n, &e), 0);
+    assert_int_equal(n, 2);
+    assert_int_equal(records_unchanged(&r, &e), 0);
+    FILE *f = fopen(path, "a");
+    assert_non_null(f);
+    assert_true(fputs(GOOD, f) >= 0);
+    assert_int_equal(fclose(f), 0);
+    assert_int_equal(records_unchanged(&r, &e), -(int)ERR_BAD_FILE);
+    assert_names(e.message, "was changed while it was read");
+    records_close(&r);
+}
+
+/* What is learnt of a conversation is what its assistant says, and the ends of those turns. */
+static void published_conversations_teach_the_assistants_turns(void **state) {
+    (void)state;
+    const char *shared = shared_path("tokenizers/smollm2/tokenizer.json"); /* has ChatML */
+    struct tokenizer *t = shared ? open_tokenizer_at(shared) : NULL;
+    const char *path = shared_path("datasets/fms_multi_turn_chat.jsonl");
+    if (!t || !path) {
+        tokenizer_free(t);
+        return;
+    }
+    struct dataset_options o = options_for(t);
+    o.seq_len = 8192;
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    struct dataset *d = open_data(path, &o);
+    struct dataset_epoch *ep = in_file_order(d, 8192);
+    struct shown_rows *r = rows_new();
+    char *line = NULL;
+    size_t capacity = 0;
+    for (int64_t i = 0; getline(&line, &capacity, file) > 0; i++) {
+        struct error e = {0};
+        json_t *json = json_read(line, strlen(line), &e), *message;
+        size_t k;
+        struct buf learnt = {0};
+        json_array_foreach(json_object_get(json, "messages"), k, message) {
+            if (strcmp(json_string_value(json_object_get(message, "role")), "assistant")) continue;
+            const char *text = json_string_value(json_object_get(message, "content"));
+            buf_add(&learnt, text, strlen(text));
+            buf_add(&learnt, "<|im_end|>", 10);
+        }
+        struct buf shown = {0};
+        dataset_epoch_rows(ep, i, &r->rows);
+        for (int32_t row = 0; row < r->rows.n_rows; row++)
+            if (r->rows.labels[row] >= 0) show_token(t, r->rows.labels[row], &shown);
+        assert_int_equal(shown.size, learnt.size);
+        assert_memory_equal(shown.data, learnt.data, learnt.size);
+        buf_free(&shown);
+        buf_free(&learnt);
+        json_decref(json);
+    }
+    free(line);
+    fclose(file);
+    free(r);
+    dataset_epoch_free(ep);
+    dataset_close(d);
+    tokenizer_free(t);
+}
+
 static int open_tokenizers(void **state) {
     (void)state;
     chat = open_tokenizer_at(chat_tokenizer);
@@ -451,6 +582,9 @@ int main(void) {
         cmocka_unit_test(rounds_and_threads_do_not_show),
         cmocka_unit_test(the_cache_serves_the_same_data_and_options_alone),
         cmocka_unit_test(a_spoilt_cache_is_made_again),
+        cmocka_unit_test(a_full_disk_is_said_and_leaves_nothing),
+        cmocka_unit_test(a_file_that_changes_meanwhile_is_refused),
+        cmocka_unit_test(published_conversations_teach_the_assistants_turns),
     };
     return cmocka_run_group_tests(tests, open_tokenizers, close_tokenizers);
 }

@@ -15,7 +15,8 @@ static int open_examples(void **state) {
     for (int i = 0; i < N; i++) {
         int tokens = 3 + i * 37 % 31;
         at += (size_t)snprintf(text + at, sizeof text - at, "{\"input_ids\":[1");
-        for (int k = 3; k < tokens; k++) at += (size_t)snprintf(text + at, sizeof text - at, ",%d", k);
+        for (int k = 3; k < tokens; k++)
+            at += (size_t)snprintf(text + at, sizeof text - at, ",%d", k);
         at += (size_t)snprintf(text + at, sizeof text - at, ",%d,%d]}\n", 100 + i / 100,
                                100 + i % 100);
     }
@@ -87,8 +88,13 @@ static void check_complete(const struct pass *a, const struct pass *b) {
 }
 
 static struct dataset_view view_of(bool packing, double fraction, bool eval, uint64_t seed) {
-    return (struct dataset_view){.data = data, .packing = packing, .eval_fraction = fraction,
-                                 .eval = eval, .seed = seed, .seq_len = SEQ, .rows = 4 * SEQ};
+    return (struct dataset_view){.data = data,
+                                 .packing = packing,
+                                 .eval_fraction = fraction,
+                                 .eval = eval,
+                                 .seed = seed,
+                                 .seq_len = SEQ,
+                                 .rows = 4 * SEQ};
 }
 
 static void every_example_comes_once_an_epoch(void **state) {

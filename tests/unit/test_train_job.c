@@ -82,8 +82,7 @@ static void the_canonical_form_comes_back_the_same(void **state) {
         assert_true(json_equal(json, twice));
         const char *key; /* everything that was said is still said */
         json_t *value, *said = json_read(texts[i], strlen(texts[i]), &e);
-        if (i == 0)
-            json_object_foreach(said, key, value) {
+        if (i == 0) json_object_foreach(said, key, value) {
                 json_t *got = json_object_get(json, key);
                 if (!got) fail_msg("%s is lost", key);
                 if (!json_is_real(got) && strcmp(key, "lora") != 0 && !json_equal(got, value))

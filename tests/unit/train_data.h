@@ -43,8 +43,8 @@ struct shown_rows {
 UNUSED static struct shown_rows *rows_new(void) {
     struct shown_rows *s = calloc(1, sizeof *s);
     assert_non_null(s);
-    s->rows = (struct dataset_rows){.ids = s->at[0], .labels = s->at[1], .pos = s->at[2],
-                                    .first = s->at[3], .len = s->at[4]};
+    s->rows = (struct dataset_rows){
+        .ids = s->at[0], .labels = s->at[1], .pos = s->at[2], .first = s->at[3], .len = s->at[4]};
     return s;
 }
 
@@ -57,9 +57,10 @@ UNUSED static struct dataset_epoch *open_epoch(const struct dataset_view *view, 
 
 /* All examples in file order, one a micro-batch. */
 UNUSED static struct dataset_epoch *in_file_order(const struct dataset *d, int32_t seq_len) {
-    return open_epoch(&(struct dataset_view){.data = d, .eval = true, .eval_fraction = 1,
-                                             .seq_len = seq_len, .rows = seq_len},
-                      0);
+    return open_epoch(
+        &(struct dataset_view){
+            .data = d, .eval = true, .eval_fraction = 1, .seq_len = seq_len, .rows = seq_len},
+        0);
 }
 
 static void show_token(const struct tokenizer *t, token_id id, struct buf *out) {
