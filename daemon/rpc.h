@@ -31,6 +31,7 @@ struct call {
     json_t *id;     /* NULL for a notification */
     json_t *params; /* an object, checked; NULL when none were given or call_drop_params */
     size_t bytes;   /* of the message, while params are kept */
+    size_t memory;  /* that they take as a tree, about; likewise */
     bool cancelled; /* by the client, or its connection has closed */
     const struct call_work *work;
     void *state; /* the handler's */

@@ -30,6 +30,7 @@ struct server {
     int64_t n_conns;
     uint64_t n_accepted;
     size_t input_bytes;  /* in line buffers of all connections */
+    size_t param_bytes;  /* that parameters of live requests take, about */
     int64_t n_calls;     /* live requests, those of closed connections included */
     struct call *parked; /* wait until the model is open, oldest first */
 
