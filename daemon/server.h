@@ -1,6 +1,7 @@
 /* daemon/server.h: the daemon as one value: its loop, socket, connections, model and engine.
  *
- * All of it belongs to the loop's thread. Other threads reach it only through server_post. */
+ * All of it belongs to the loop's thread. Other threads reach it only through its mailbox.
+ */
 #ifndef TPD_DAEMON_SERVER_H
 #define TPD_DAEMON_SERVER_H
 
@@ -35,8 +36,7 @@ struct server {
     struct call *parked; /* wait until the model is open, oldest first */
 
     enum server_state state;
-    bool stopping; /* live requests were cancelled; the loop ends when they are gone */
-    bool closed;   /* handles are closed; the loop is about to end */
+    bool closed; /* handles are closed; the loop is about to end */
     int exit_code;
     int64_t started_ns;
 
