@@ -69,6 +69,16 @@ void json_out_null(struct json_out *out) {
     json_out_raw(out, "null", 4);
 }
 
+void json_out_member_int(struct json_out *out, const char *key, int64_t number) {
+    json_out_key(out, key);
+    json_out_int(out, number);
+}
+
+void json_out_member_number(struct json_out *out, const char *key, double number) {
+    json_out_key(out, key);
+    json_out_number(out, number);
+}
+
 /* A character that may not stand in a string as it is; 0 when it may. Writes its escape. */
 static size_t escape(unsigned char c, char text[8]) {
     switch (c) {

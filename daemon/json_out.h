@@ -27,6 +27,9 @@ void json_out_int(struct json_out *out, int64_t number);
 /* As a float prints: 9 digits. What is not finite becomes 0. */
 void json_out_number(struct json_out *out, double number);
 void json_out_null(struct json_out *out);
+/* A member whole: its key and its value. */
+void json_out_member_int(struct json_out *out, const char *key, int64_t number);
+void json_out_member_number(struct json_out *out, const char *key, double number);
 void json_out_text(struct json_out *out, const char *text, size_t size);
 void json_out_string(struct json_out *out, const char *text); /* NUL-terminated */
 /* A value that is there as a tree. */
