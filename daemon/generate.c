@@ -6,16 +6,6 @@
 #include "daemon/server.h"
 #include "daemon/token_json.h"
 
-static const char *finish_name(enum finish_reason reason) {
-    switch (reason) {
-    case FINISH_STOP: return "stop";
-    case FINISH_LENGTH: return "length";
-    case FINISH_CANCELLED: return "cancelled";
-    case FINISH_ERROR: return "error";
-    }
-    return "error";
-}
-
 /* What ended it: the stop string, else the id of the end token or stop token, else null. */
 static void put_stop(struct json_out *out, const struct gen_event *end) {
     json_out_key(out, "stop");
@@ -62,7 +52,7 @@ static void put_choice(struct json_out *out, const struct generation *g,
     json_out_key(out, "tokens");
     token_json_ids(out, end->tokens, end->n_tokens);
     json_out_key(out, "finish_reason");
-    json_out_string(out, finish_name(end->finish));
+    json_out_string(out, finish_reason_name(end->finish));
     put_stop(out, end);
     json_out_member_int(out, "seed", (int64_t)choice->seed);
     put_logprobs(out, g, end);

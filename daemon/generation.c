@@ -61,7 +61,7 @@ static void generation_free(struct generation *g) {
         if (g->choices[i].request) gen_request_free(g->choices[i].request);
         if (g->choices[i].end) gen_event_free(g->choices[i].end);
     }
-    sampling_free_members(&g->sampling);
+    sampling_clear(&g->sampling);
     token_ids_free(&g->prompt);
     free(g);
 }

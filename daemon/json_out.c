@@ -136,3 +136,14 @@ void json_out_json(struct json_out *out, const json_t *value) {
     if (json_dump_callback(value, append, out, JSON_COMPACT | JSON_ENCODE_ANY) != 0)
         out->failed = true;
 }
+
+json_t *json_text(const char *text, size_t size) {
+    json_t *value = json_stringn(text, size); /* as it is, where it is valid */
+    if (value) return value;
+    struct json_out out = {0};
+    json_out_text(&out, text, size);
+    if (!out.failed)
+        value = json_loadb(out.data, out.size, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+    json_out_free(&out);
+    return value;
+}

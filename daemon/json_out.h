@@ -34,6 +34,8 @@ void json_out_text(struct json_out *out, const char *text, size_t size);
 void json_out_string(struct json_out *out, const char *text); /* NUL-terminated */
 /* A value that is there as a tree. */
 void json_out_json(struct json_out *out, const json_t *value);
+/* Text as a tree of one string, valid UTF-8 in the same way; NULL: no memory. */
+json_t *json_text(const char *text, size_t size);
 /* Bytes that are no value of their own: a line end. */
 void json_out_raw(struct json_out *out, const char *data, size_t size);
 

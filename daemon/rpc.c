@@ -49,7 +49,8 @@ static void begin_message(struct json_out *out) {
     json_out_string(out, "2.0");
 }
 
-json_t *rpc_error_json(const struct error *e) {
+/* {code, message, data: {kind, …}}; NULL when there is no memory. */
+static json_t *error_json(const struct error *e) {
     const struct error_class *class = error_class(e->kind);
     json_t *data = json_pack("{s:s}", "kind", class->name);
     for (int i = 0; i < e->n_notes; i++) {
@@ -64,7 +65,7 @@ json_t *rpc_error_json(const struct error *e) {
 /* id may be NULL: then null. */
 static void send_error(struct conn *conn, const json_t *id, const struct error *e) {
     struct json_out out;
-    json_t *error = rpc_error_json(e);
+    json_t *error = error_json(e);
     conn->server->metrics.rpc_errors++;
     log_debug("connection %llu: %s: %s", (unsigned long long)conn->number,
               error_class(e->kind)->name, e->message);
@@ -215,6 +216,12 @@ static void park(struct call *call) {
     *end = call;
 }
 
+int64_t rpc_count_parked(const struct server *server) {
+    int64_t n = 0;
+    for (const struct call *call = server->parked; call; call = call->next_parked) n++;
+    return n;
+}
+
 /* False when it was not parked. */
 static bool unpark(struct call *call) {
     for (struct call **at = &call->server->parked; *at; at = &(*at)->next_parked)
@@ -357,8 +364,7 @@ static int check_allowed(const struct conn *conn, const struct method *method, s
 
 /* Requests that wait for the model are bounded as those that wait for a slot. */
 static int check_room_to_park(const struct server *server, struct error *e) {
-    int64_t n = 0;
-    for (const struct call *call = server->parked; call; call = call->next_parked) n++;
+    int64_t n = rpc_count_parked(server);
     if (n < server->config->max_queue) return 0;
     error_set(e, ERR_OVERLOADED, "the model is still loading and %lld requests wait for it",
               (long long)n);

@@ -66,8 +66,7 @@ void rpc_abandon(struct conn *conn);
 void rpc_hold(struct conn *conn, bool hold);
 /* The model is open (or the daemon stops): requests that waited for it go on. */
 void rpc_unpark(struct server *server);
-/* {code, message, data: {kind, …}}; NULL when there is no memory. */
-json_t *rpc_error_json(const struct error *e);
+int64_t rpc_count_parked(const struct server *server);
 
 extern const struct language rpc_language;
 
