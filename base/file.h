@@ -45,6 +45,7 @@ bool path_is_dir(const char *path);
 bool path_exists(const char *path);
 /* dir + "/" + name, to be freed by the caller. */
 char *path_join(const char *dir, const char *name);
+bool path_has_suffix(const char *path, const char *suffix);
 /* The part after the last slash. */
 const char *path_base(const char *path);
 

@@ -7,32 +7,12 @@
 #include "daemon/server.h"
 #include "daemon/token_json.h"
 
-static const char *finish_name(enum finish_reason reason) {
-    switch (reason) {
-    case FINISH_STOP: return "stop";
-    case FINISH_LENGTH: return "length";
-    case FINISH_CANCELLED: return "cancelled";
-    case FINISH_ERROR: return "error";
-    }
-    return "error";
-}
-
 /* What ended it: the stop string, else the id of the end token or stop token, else null. */
 static void put_stop(struct json_out *out, const struct gen_event *end) {
     json_out_key(out, "stop");
     if (end->stop) json_out_string(out, end->stop);
     else if (end->stop_token >= 0) json_out_int(out, end->stop_token);
     else json_out_null(out);
-}
-
-static void put_int(struct json_out *out, const char *key, int64_t number) {
-    json_out_key(out, key);
-    json_out_int(out, number);
-}
-
-static void put_number(struct json_out *out, const char *key, double number) {
-    json_out_key(out, key);
-    json_out_number(out, number);
 }
 
 static void put_logprobs(struct json_out *out, const struct generation *g,
@@ -55,12 +35,12 @@ static void put_prompt_logprobs(struct json_out *out, const struct generation *g
 static void put_timings(struct json_out *out, const struct gen_timings *t) {
     json_out_key(out, "timings");
     json_out_open(out, '{');
-    put_number(out, "queue_ms", t->queue_ms);
-    put_number(out, "prefill_ms", t->prefill_ms);
-    put_number(out, "decode_ms", t->decode_ms);
-    put_number(out, "tokens_per_s", t->tokens_per_s);
-    put_int(out, "draft_tokens", 0);
-    put_int(out, "accepted_tokens", 0);
+    json_out_member_number(out, "queue_ms", t->queue_ms);
+    json_out_member_number(out, "prefill_ms", t->prefill_ms);
+    json_out_member_number(out, "decode_ms", t->decode_ms);
+    json_out_member_number(out, "tokens_per_s", t->tokens_per_s);
+    json_out_member_int(out, "draft_tokens", 0);
+    json_out_member_int(out, "accepted_tokens", 0);
     json_out_close(out, '}');
 }
 
@@ -73,9 +53,9 @@ static void put_choice(struct json_out *out, const struct generation *g,
     json_out_key(out, "tokens");
     token_json_ids(out, end->tokens, end->n_tokens);
     json_out_key(out, "finish_reason");
-    json_out_string(out, finish_name(end->finish));
+    json_out_string(out, finish_reason_name(end->finish));
     put_stop(out, end);
-    put_int(out, "seed", (int64_t)choice->seed);
+    json_out_member_int(out, "seed", (int64_t)choice->seed);
     put_logprobs(out, g, end);
     put_timings(out, &end->timings);
 }
@@ -85,9 +65,9 @@ static void put_usage(struct json_out *out, const struct generation *g) {
     for (int i = 0; i < g->n; i++) completion += g->choices[i].end->n_completion;
     json_out_key(out, "usage");
     json_out_open(out, '{');
-    put_int(out, "prompt_tokens", g->choices[0].end->n_prompt);
-    put_int(out, "cached_tokens", g->choices[0].end->n_cached);
-    put_int(out, "completion_tokens", completion);
+    json_out_member_int(out, "prompt_tokens", g->choices[0].end->n_prompt);
+    json_out_member_int(out, "cached_tokens", g->choices[0].end->n_cached);
+    json_out_member_int(out, "completion_tokens", completion);
     json_out_close(out, '}');
 }
 
@@ -104,7 +84,7 @@ static int put_result(struct generation *g, struct json_out *out, struct error *
         json_out_open(out, '[');
         for (int i = 0; i < g->n; i++) {
             json_out_open(out, '{');
-            put_int(out, "index", i);
+            json_out_member_int(out, "index", i);
             put_choice(out, g, &g->choices[i]);
             json_out_close(out, '}');
         }
@@ -114,7 +94,6 @@ static int put_result(struct generation *g, struct json_out *out, struct error *
     return 0;
 }
 
-/* On the worker pool when the text is long. */
 static void encode(struct call *call) {
     struct generation *g = call->state;
     int32_t vocab = model_config(call->server->model)->vocab;
@@ -130,13 +109,6 @@ static void encode(struct call *call) {
     }
 }
 
-static void start(struct call *call) {
-    struct generation *g = call->state;
-    call_drop_params(call);
-    if (g->error.kind != ERR_NONE) generation_fail(g, &g->error);
-    else generation_start(g);
-}
-
 void handle_generate(struct call *call) {
     json_t *params = call->params, *n = json_object_get(params, "n");
     struct generation *g =
@@ -144,22 +116,15 @@ void handle_generate(struct call *call) {
     if (!g) return;
     g->finish = put_result;
     g->stream = json_is_true(json_object_get(params, "stream"));
-    if (call->cancelled) { /* while it waited for the model */
-        generation_start(g);
-        return;
-    }
     struct error e;
     const char *adapter = json_string_value(json_object_get(params, "adapter"));
-    if (sampling_read(&g->sampling, params, model_config(call->server->model)->vocab, &e) != 0 ||
-        adapters_choose(call->server, adapter, &g->adapter, &e) != 0) {
+    /* Cancelled while it waited, perhaps for a model that never came. */
+    if (!call->cancelled &&
+        (sampling_read(&g->sampling, params, model_config(call->server->model)->vocab, &e) != 0 ||
+         adapters_choose(call->server, adapter, &g->adapter, &e) != 0)) {
         generation_fail(g, &e);
         return;
     }
     if (g->adapter) g->adapter->users++;
-    if (prompt_text_bytes(json_object_get(params, "prompt")) > PROMPT_INLINE_BYTES) {
-        call_in_thread(call, encode, start);
-        return;
-    }
-    encode(call);
-    start(call);
+    generation_start(g, encode, prompt_text_bytes(json_object_get(params, "prompt")));
 }

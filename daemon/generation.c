@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RESULT_INLINE_ENTRIES = 4096 };
+enum { INLINE_TEXT_BYTES = 4096, RESULT_INLINE_ENTRIES = 4096 };
 
 /* An event on its way from the engine's thread. */
 struct event_letter {
@@ -63,7 +63,7 @@ static void generation_free(struct generation *g) {
         if (g->choices[i].end) gen_event_free(g->choices[i].end);
     }
     if (g->adapter) g->adapter->users--;
-    sampling_free_members(&g->sampling);
+    sampling_clear(&g->sampling);
     token_ids_free(&g->prompt);
     free(g);
 }
@@ -224,12 +224,8 @@ static void end_unsubmitted(struct generation *g) {
     finish(g);
 }
 
-void generation_start(struct generation *g) {
+static void submit_all(struct generation *g) {
     struct error e;
-    if (g->call->cancelled) {
-        end_unsubmitted(g);
-        return;
-    }
     for (int i = 0; i < g->n; i++) {
         g->choices[i].seed = g->sampling.seed + (uint64_t)i;
         if (submit(g, &g->choices[i], &e) != 0) {
@@ -239,4 +235,22 @@ void generation_start(struct generation *g) {
         g->n_live++;
     }
     if (g->n_live == 0) finish(g);
+}
+
+static void on_encoded(struct call *call) {
+    struct generation *g = call->state;
+    call_drop_params(call);
+    if (call->cancelled) end_unsubmitted(g);
+    else if (g->error.kind != ERR_NONE) generation_fail(g, &g->error);
+    else submit_all(g);
+}
+
+void generation_start(struct generation *g, void (*encode)(struct call *call), size_t text_bytes) {
+    struct call *call = g->call;
+    if (text_bytes > INLINE_TEXT_BYTES && !call->cancelled) {
+        call_in_thread(call, encode, on_encoded);
+        return;
+    }
+    if (!call->cancelled) encode(call);
+    on_encoded(call);
 }

@@ -34,8 +34,9 @@ struct generation {
 /* n choices; it becomes the call's state. NULL when there is no memory: the call has then failed.
  */
 struct generation *generation_new(struct call *call, int n);
-/* Submits every choice, or ends the call when that cannot be done (or it was cancelled already). */
-void generation_start(struct generation *g);
+/* Lets encode fill g->prompt (or g->error), on the worker pool when there is much text, and submits
+ * every choice; or ends the call when that cannot be done or it was cancelled meanwhile. */
+void generation_start(struct generation *g, void (*encode)(struct call *call), size_t text_bytes);
 /* Ends the call with an error before anything was submitted. */
 void generation_fail(struct generation *g, const struct error *e);
 

@@ -2,6 +2,7 @@
 
 #include "base/file.h"
 #include "daemon/inspect_adapter.h"
+#include "daemon/json_out.h"
 #include "formats/gguf.h"
 #include "model/model.h"
 
@@ -20,18 +21,6 @@ struct subject {
     const struct model_config *config; /* NULL: no model, only tensors */
     char note[512];
 };
-
-/* File contents as a JSON string: what is not UTF-8 becomes '?'. */
-static json_t *text_of(const char *data, size_t size) {
-    json_t *text = json_stringn(data, size);
-    if (text) return text;
-    char *copy = malloc(size + 1);
-    if (!copy) return NULL;
-    for (size_t i = 0; i < size; i++) copy[i] = (unsigned char)data[i] < 0x80 ? data[i] : '?';
-    text = json_stringn(copy, size);
-    free(copy);
-    return text;
-}
 
 /* ---- opening ---- */
 
@@ -122,7 +111,7 @@ static void describe_tensors(json_t *out, const struct store *store) {
         parameters += elements;
         bytes += (json_int_t)t->bytes;
         json_t *entry = json_object();
-        json_object_set_new(entry, "name", text_of(t->name, strlen(t->name)));
+        json_object_set_new(entry, "name", json_text(t->name, strlen(t->name)));
         json_object_set_new(entry, "dtype", json_string(t->type_name));
         json_object_set_new(entry, "shape", shape);
         json_object_set_new(entry, "bytes", json_integer((json_int_t)t->bytes));
@@ -148,7 +137,7 @@ static json_t *array_of(const struct gguf_array *array) {
     struct gguf_string text;
     size_t cursor = 0;
     while (gguf_array_next_string(array, &cursor, &text))
-        json_array_append_new(out, text_of(text.data, text.size));
+        json_array_append_new(out, json_text(text.data, text.size));
     bool is_float = array->element == GGUF_F32 || array->element == GGUF_F64;
     for (uint64_t i = 0; array->element != GGUF_STRING && i < array->count; i++)
         json_array_append_new(out, is_float ? number_of(gguf_array_float(array, i))
@@ -164,7 +153,7 @@ static json_t *value_of(const struct gguf *gguf, const char *key, enum gguf_type
     bool yes;
     switch (type) {
     case GGUF_STRING:
-        return gguf_get_string(gguf, key, &text, NULL) == 1 ? text_of(text.data, text.size) : NULL;
+        return gguf_get_string(gguf, key, &text, NULL) == 1 ? json_text(text.data, text.size) : NULL;
     case GGUF_ARRAY: return gguf_get_array(gguf, key, &array, NULL) == 1 ? array_of(&array) : NULL;
     case GGUF_F32:
     case GGUF_F64: return gguf_get_float(gguf, key, &number, NULL) == 1 ? number_of(number) : NULL;
@@ -207,7 +196,7 @@ int inspect_report(json_t **out, const char *path, struct error *e) {
     if (!err) {
         if (adapter) s.store = s.own;
         json_t *report = json_object();
-        json_object_set_new(report, "path", text_of(path, strlen(path)));
+        json_object_set_new(report, "path", json_text(path, strlen(path)));
         json_object_set_new(report, "kind",
                             json_string(adapter    ? "adapter"
                                         : s.config ? "model"

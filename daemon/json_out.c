@@ -69,6 +69,16 @@ void json_out_null(struct json_out *out) {
     json_out_raw(out, "null", 4);
 }
 
+void json_out_member_int(struct json_out *out, const char *key, int64_t number) {
+    json_out_key(out, key);
+    json_out_int(out, number);
+}
+
+void json_out_member_number(struct json_out *out, const char *key, double number) {
+    json_out_key(out, key);
+    json_out_number(out, number);
+}
+
 /* A character that may not stand in a string as it is; 0 when it may. Writes its escape. */
 static size_t escape(unsigned char c, char text[8]) {
     switch (c) {
@@ -125,4 +135,15 @@ void json_out_json(struct json_out *out, const json_t *value) {
     begin_value(out);
     if (json_dump_callback(value, append, out, JSON_COMPACT | JSON_ENCODE_ANY) != 0)
         out->failed = true;
+}
+
+json_t *json_text(const char *text, size_t size) {
+    json_t *value = json_stringn(text, size); /* as it is, where it is valid */
+    if (value) return value;
+    struct json_out out = {0};
+    json_out_text(&out, text, size);
+    if (!out.failed)
+        value = json_loadb(out.data, out.size, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+    json_out_free(&out);
+    return value;
 }

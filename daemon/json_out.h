@@ -27,10 +27,15 @@ void json_out_int(struct json_out *out, int64_t number);
 /* As a float prints: 9 digits. What is not finite becomes 0. */
 void json_out_number(struct json_out *out, double number);
 void json_out_null(struct json_out *out);
+/* A member whole: its key and its value. */
+void json_out_member_int(struct json_out *out, const char *key, int64_t number);
+void json_out_member_number(struct json_out *out, const char *key, double number);
 void json_out_text(struct json_out *out, const char *text, size_t size);
 void json_out_string(struct json_out *out, const char *text); /* NUL-terminated */
 /* A value that is there as a tree. */
 void json_out_json(struct json_out *out, const json_t *value);
+/* Text as a tree of one string, valid UTF-8 in the same way; NULL: no memory. */
+json_t *json_text(const char *text, size_t size);
 /* Bytes that are no value of their own: a line end. */
 void json_out_raw(struct json_out *out, const char *data, size_t size);
 

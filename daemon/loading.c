@@ -153,7 +153,9 @@ static void on_opened(uv_work_t *work, int status) {
     server->tokenizer = l->tokenizer;
     int rc = l->error.kind == ERR_NONE ? 0 : -1;
     if (rc == 0) say_model(l);
-    if (rc == 0 && server->state == SERVER_LOADING) rc = start_engine(server, &l->error);
+    /* A drain that began meanwhile still serves what waits. */
+    if (rc == 0 && (server->state == SERVER_LOADING || server->parked))
+        rc = start_engine(server, &l->error);
     if (rc != 0) server_fail(server, &l->error);
     else if (server->engine) rpc_unpark(server);
     free(l);

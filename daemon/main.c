@@ -6,8 +6,10 @@
 #include "daemon/server.h"
 #include "daemon/version.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static enum log_level level_of(const char *name) {
     static const char *const names[] = {"error", "warn", "info", "debug"};
@@ -40,7 +42,17 @@ static int run_daemon(int argc, char **argv) {
     return exit_code;
 }
 
+/* A closed stdin, stdout or stderr stays taken, so that no connection can become one of them and
+ * get what is logged. Reading and writing there still fail. */
+static void hold_standard_files(void) {
+    int fd;
+    do fd = open("/dev/null", O_PATH);
+    while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd >= 0) close(fd);
+}
+
 int main(int argc, char **argv) {
+    hold_standard_files();
     const char *command = argc > 1 ? argv[1] : "";
     if (strcmp(command, "inspect") == 0) return offline_inspect(argc - 2, argv + 2);
     if (strcmp(command, "tokenize") == 0) return offline_tokenize(argc - 2, argv + 2);

@@ -16,28 +16,17 @@ static double uptime_s(const struct server *server) {
     return (double)(clock_ns() - server->started_ns) / 1e9;
 }
 
-/* Valid UTF-8, whatever the text: a path can be any bytes. */
-static json_t *text_json(const char *text) {
-    struct json_out out = {0};
-    json_out_string(&out, text);
-    json_t *value = out.failed ? NULL : json_loadb(out.data, out.size, JSON_DECODE_ANY, NULL);
-    json_out_free(&out);
-    return value;
+static json_t *string_json(const char *text) {
+    return json_text(text, strlen(text));
 }
 
 static json_t *model_json(const struct server *server) {
     const struct model *model = server->model;
     if (!model)
-        return json_pack("{s:o, s:n}", "path", text_json(server->config->model), "architecture");
-    return json_pack("{s:o, s:s, s:s}", "path", text_json(model_path(model)), "architecture",
+        return json_pack("{s:o, s:n}", "path", string_json(server->config->model), "architecture");
+    return json_pack("{s:o, s:s, s:s}", "path", string_json(model_path(model)), "architecture",
                      arch_name(model_config(model)->arch), "dtype",
                      dtype_info(model_dtype(model))->name);
-}
-
-static size_t used_bytes(const struct mem_use *use) {
-    size_t used = 0;
-    for (int k = 0; k < MEM_KIND_COUNT; k++) used += use->bytes[k];
-    return used;
 }
 
 static json_t *devices_json(const struct engine_stats *stats) {
@@ -46,7 +35,7 @@ static json_t *devices_json(const struct engine_stats *stats) {
         const struct mem_use *use = &stats->ranks[r].use;
         json_array_append_new(
             devices, json_pack("{s:i, s:s, s:{s:I, s:I, s:I}}", "rank", r, "name",
-                               stats->ranks[r].name, "memory", "used", (json_int_t)used_bytes(use),
+                               stats->ranks[r].name, "memory", "used", (json_int_t)mem_used(use),
                                "free", (json_int_t)use->free, "total", (json_int_t)use->total));
     }
     return devices;
@@ -81,12 +70,6 @@ static void add_engine(json_t *status, const struct engine_stats *s, double trai
                                   "completion", (json_int_t)s->completion_tokens));
 }
 
-static int64_t count_parked(const struct server *server) {
-    int64_t n = 0;
-    for (const struct call *call = server->parked; call; call = call->next_parked) n++;
-    return n;
-}
-
 /* Before the engine runs, its part says that nothing is there yet. */
 static void stats_of(const struct server *server, struct engine_stats *stats) {
     memset(stats, 0, sizeof *stats);
@@ -115,7 +98,8 @@ static void answer_status(struct call *call) {
         TPD_PROTOCOL, "state", server_state_name(server->state), "pid", (int)getpid(), "uptime_s",
         json_real(uptime_s(server)), "model", model_json(server), "tp", (int)server->config->tp,
         "connections", (json_int_t)server->n_conns, "job", job ? job : json_null());
-    if (status) add_engine(status, &stats, training_tokens_per_s(server), count_parked(server));
+    if (status)
+        add_engine(status, &stats, training_tokens_per_s(server), rpc_count_parked(server));
     call_result(call, status);
 }
 
@@ -159,7 +143,7 @@ void handle_model_info(struct call *call) {
     for (int32_t i = 0; i < config->n_eos; i++)
         json_array_append_new(eos, json_integer(config->eos_ids[i]));
     call_result(call, json_pack("{s:o, s:s, s:s, s:I, s:o, s:i, s:i, s:o, s:o, s:o}", "path",
-                                text_json(model_path(server->model)), "architecture",
+                                string_json(model_path(server->model)), "architecture",
                                 arch_name(config->arch), "dtype",
                                 dtype_info(model_dtype(server->model))->name, "bytes",
                                 (json_int_t)model_weight_bytes(server->model), "shape",
@@ -176,7 +160,7 @@ void handle_metrics(struct call *call) {
     const struct metrics_gauges gauges = {
         .connections = server->n_conns,
         .live_requests = server->n_calls,
-        .parked = count_parked(server),
+        .parked = rpc_count_parked(server),
         .uptime_s = uptime_s(server),
         .version = TPD_VERSION,
         .model = server->config->model,
@@ -184,7 +168,7 @@ void handle_metrics(struct call *call) {
     char *text = metrics_text(&server->metrics, server->engine ? &stats : NULL, &gauges);
     json_t *result =
         text ? json_pack("{s:s, s:o}", "content_type", "text/plain; version=0.0.4; charset=utf-8",
-                         "text", text_json(text))
+                         "text", string_json(text))
              : NULL;
     free(text);
     call_result(call, result);

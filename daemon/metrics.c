@@ -7,13 +7,6 @@
 static const double bounds[HISTOGRAM_BUCKETS] = {0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
                                                  0.5,   1,    2.5,   5,    10,  60};
 
-static const char *const finish_names[4] = {
-    [FINISH_STOP] = "stop",
-    [FINISH_LENGTH] = "length",
-    [FINISH_CANCELLED] = "cancelled",
-    [FINISH_ERROR] = "error",
-};
-
 static void histogram_add(struct histogram *h, double seconds) {
     int i = 0;
     while (i < HISTOGRAM_BUCKETS && seconds > bounds[i]) i++;
@@ -87,11 +80,9 @@ static void engine_metrics(FILE *out, const struct engine_stats *s) {
     gauge(out, "decode_tokens_per_second", s->decode_tokens_per_s, "Over the last 10 s of work.");
     head(out, "device_memory_used_bytes", "gauge", "Memory of a rank's device in use by tpd.");
     for (int r = 0; r < s->tp; r++) {
-        size_t used = 0;
-        for (int k = 0; k < MEM_KIND_COUNT; k++) used += s->ranks[r].use.bytes[k];
         fprintf(out, "tpd:device_memory_used_bytes{rank=\"%d\",", r);
         label(out, "device", s->ranks[r].name);
-        fprintf(out, "} %zu\n", used);
+        fprintf(out, "} %zu\n", mem_used(&s->ranks[r].use));
     }
 }
 
@@ -114,9 +105,9 @@ static void daemon_metrics(FILE *out, const struct metrics *m, const struct metr
     counter(out, "slow_clients_total", (double)m->slow_clients,
             "Connections dropped because their client did not read.");
     head(out, "request_success_total", "counter", "Generations that ended, by finish reason.");
-    for (int i = 0; i < 4; i++)
-        fprintf(out, "tpd:request_success_total{finished_reason=\"%s\"} %llu\n", finish_names[i],
-                (unsigned long long)m->finished[i]);
+    for (int i = 0; i < FINISH_COUNT; i++)
+        fprintf(out, "tpd:request_success_total{finished_reason=\"%s\"} %llu\n",
+                finish_reason_name((enum finish_reason)i), (unsigned long long)m->finished[i]);
     histogram(out, "request_queue_time_seconds", &m->queue, "Wait for a slot.");
     histogram(out, "request_prefill_time_seconds", &m->prefill, "Reading the prompt.");
     histogram(out, "request_decode_time_seconds", &m->decode, "Making the tokens.");

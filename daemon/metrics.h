@@ -17,7 +17,7 @@ struct histogram {
 
 struct metrics {
     struct histogram queue, prefill, decode, first_token, whole; /* seconds of a generation */
-    uint64_t finished[4];                                        /* by enum finish_reason */
+    uint64_t finished[FINISH_COUNT];
     uint64_t rpc_requests, rpc_errors, connections_refused, slow_clients;
 };
 

@@ -56,7 +56,9 @@ static void print_value(const json_t *value) {
         json_t *member;
         const char *between = "";
         json_object_foreach((json_t *)value, key, member) {
-            printf("%s%s ", between, key);
+            printf("%s", between);
+            print_text(key, NAME_WIDTH);
+            putchar(' ');
             print_value(member);
             between = ", ";
         }

@@ -11,8 +11,6 @@
  * 0 … vocab-1 is ERR_PARAMS that names its place. field: the parameter's name. Any thread. */
 int prompt_append(struct token_ids *ids, const struct tokenizer *tokenizer, int32_t vocab,
                   const char *field, const json_t *value, bool add_special, struct error *e);
-/* Texts over this are encoded on the worker pool, so that the loop goes on. */
-enum { PROMPT_INLINE_BYTES = 4096 };
 /* Bytes of text that value would have encoded; 0 for ids and NULL. */
 size_t prompt_text_bytes(const json_t *value);
 

@@ -13,7 +13,15 @@ enum {
     MAX_ID = 256,             /* bytes of a string id: it comes back with every notification */
     MAX_VALUES = 1 << 20,     /* values in a message: parsed, each takes many times its text */
     MAX_CONTAINERS = 1 << 16, /* arrays and objects, which take the most */
+    VALUE_BYTES = 64,         /* what one takes, and what a container takes beside */
+    CONTAINER_BYTES = 320,
+    PARAM_SHARE = 256 << 20, /* bytes that the parameters of all live requests may take */
     MAX_METHOD = 64
+};
+
+/* Bytes of a message, and about what it takes as a tree. */
+struct message_cost {
+    size_t bytes, memory;
 };
 
 /* --- answers --- */
@@ -41,7 +49,8 @@ static void begin_message(struct json_out *out) {
     json_out_string(out, "2.0");
 }
 
-json_t *rpc_error_json(const struct error *e) {
+/* {code, message, data: {kind, …}}; NULL when there is no memory. */
+static json_t *error_json(const struct error *e) {
     const struct error_class *class = error_class(e->kind);
     json_t *data = json_pack("{s:s}", "kind", class->name);
     for (int i = 0; i < e->n_notes; i++) {
@@ -56,7 +65,7 @@ json_t *rpc_error_json(const struct error *e) {
 /* id may be NULL: then null. */
 static void send_error(struct conn *conn, const json_t *id, const struct error *e) {
     struct json_out out;
-    json_t *error = rpc_error_json(e);
+    json_t *error = error_json(e);
     conn->server->metrics.rpc_errors++;
     log_debug("connection %llu: %s: %s", (unsigned long long)conn->number,
               error_class(e->kind)->name, e->message);
@@ -77,7 +86,7 @@ void rpc_refuse(struct conn *conn, const struct error *e) {
 /* --- the life of a call --- */
 
 static struct call *call_new(struct conn *conn, const struct method *method, json_t *id,
-                             json_t *params, size_t bytes) {
+                             json_t *params, struct message_cost cost) {
     struct call *call = calloc(1, sizeof *call);
     if (!call) return NULL;
     call->server = conn->server;
@@ -85,19 +94,22 @@ static struct call *call_new(struct conn *conn, const struct method *method, jso
     call->method = method;
     call->id = json_incref(id);
     call->params = json_incref(params);
-    call->bytes = bytes;
+    call->bytes = cost.bytes;
+    call->memory = cost.memory;
     call->next = conn->calls;
     if (call->next) call->next->prev = call;
     conn->calls = call;
     conn->n_calls++;
-    conn->busy_bytes += bytes;
+    conn->busy_bytes += call->bytes;
+    conn->server->param_bytes += call->memory;
     server_call_begins(call->server);
     return call;
 }
 
 void call_drop_params(struct call *call) {
     if (call->conn) call->conn->busy_bytes -= call->bytes;
-    call->bytes = 0;
+    call->server->param_bytes -= call->memory;
+    call->bytes = call->memory = 0;
     json_decref(call->params);
     call->params = NULL;
 }
@@ -117,9 +129,9 @@ static void call_unlink(struct call *call) {
 static void call_free(struct call *call) {
     struct server *server = call->server;
     struct conn *conn = call->conn;
+    call_drop_params(call);
     call_unlink(call);
     json_decref(call->id);
-    json_decref(call->params);
     free(call);
     if (conn) conn_continue(conn);
     server_call_ends(server);
@@ -204,6 +216,12 @@ static void park(struct call *call) {
     *end = call;
 }
 
+int64_t rpc_count_parked(const struct server *server) {
+    int64_t n = 0;
+    for (const struct call *call = server->parked; call; call = call->next_parked) n++;
+    return n;
+}
+
 /* False when it was not parked. */
 static bool unpark(struct call *call) {
     for (struct call **at = &call->server->parked; *at; at = &(*at)->next_parked)
@@ -249,8 +267,9 @@ void rpc_hold(struct conn *conn, bool hold) {
 
 /* Counts what a parser would have to allocate, without allocating. Brackets and commas inside
  * strings do not count. */
-static int check_weight(const char *text, size_t size, struct error *e) {
+static int check_weight(const char *text, size_t size, struct message_cost *cost, struct error *e) {
     size_t values = 0, containers = 0;
+    *cost = (struct message_cost){size, size};
     int depth = 0;
     bool in_string = false;
     for (size_t i = 0; i < size; i++) {
@@ -266,6 +285,7 @@ static int check_weight(const char *text, size_t size, struct error *e) {
             if (++depth > JSON_MAX_DEPTH) return 0; /* the parser says so, and where */
         }
     }
+    cost->memory += values * VALUE_BYTES + containers * CONTAINER_BYTES;
     if (values <= MAX_VALUES && containers <= MAX_CONTAINERS) return 0;
     return error_set(e, ERR_INVALID_REQUEST,
                      "the message holds too much: at most %d values and %d arrays and objects",
@@ -344,8 +364,7 @@ static int check_allowed(const struct conn *conn, const struct method *method, s
 
 /* Requests that wait for the model are bounded as those that wait for a slot. */
 static int check_room_to_park(const struct server *server, struct error *e) {
-    int64_t n = 0;
-    for (const struct call *call = server->parked; call; call = call->next_parked) n++;
+    int64_t n = rpc_count_parked(server);
     if (n < server->config->max_queue) return 0;
     error_set(e, ERR_OVERLOADED, "the model is still loading and %lld requests wait for it",
               (long long)n);
@@ -353,17 +372,27 @@ static int check_room_to_park(const struct server *server, struct error *e) {
     return -(int)ERR_OVERLOADED;
 }
 
-static int dispatch(struct conn *conn, json_t *message, json_t *id, size_t bytes, struct error *e) {
+/* Clients together may not make the daemon hold many large trees at once; one alone always may. */
+static int check_share(const struct server *server, struct message_cost cost, struct error *e) {
+    if (server->param_bytes == 0 || server->param_bytes + cost.memory <= PARAM_SHARE) return 0;
+    error_set(e, ERR_OVERLOADED, "live requests hold too many large parameters: try again later");
+    error_note_number(e, "retry_after_s", 1);
+    return -(int)ERR_OVERLOADED;
+}
+
+static int dispatch(struct conn *conn, json_t *message, json_t *id, struct message_cost cost,
+                    struct error *e) {
     const struct method *method;
     json_t *params = json_object_get(message, "params");
     int rc = find_method(json_word(json_object_get(message, "method")), &method, e);
     if (rc == 0) rc = check_allowed(conn, method, e);
     if (rc == 0) rc = check_params(method, params, e);
+    if (rc == 0) rc = check_share(conn->server, cost, e);
     bool loading = rc == 0 && (method->flags & METHOD_NEEDS_MODEL) && !conn->server->engine;
     if (loading) rc = check_room_to_park(conn->server, e);
     if (rc != 0) return rc;
     if (!id && !(method->flags & METHOD_NOTIFIABLE)) return 0; /* nobody would see the answer */
-    struct call *call = call_new(conn, method, id, params, bytes);
+    struct call *call = call_new(conn, method, id, params, cost);
     if (!call) return error_set(e, ERR_MEMORY, "no memory for the request");
     if (loading) park(call);
     else method->handle(call);
@@ -380,7 +409,8 @@ static void on_line(struct conn *conn, char *line, size_t size) {
     if (is_blank(line, size)) return;
     struct error e;
     conn->server->metrics.rpc_requests++;
-    json_t *message = check_weight(line, size, &e) == 0 ? json_read(line, size, &e) : NULL;
+    struct message_cost cost;
+    json_t *message = check_weight(line, size, &cost, &e) == 0 ? json_read(line, size, &e) : NULL;
     if (!message) {
         rpc_refuse(conn, &e);
         return;
@@ -389,7 +419,7 @@ static void on_line(struct conn *conn, char *line, size_t size) {
     int rc = check_envelope(message, &id, &e);
     if (rc != 0) send_error(conn, id, &e);
     else if (check_id_free(conn, id, &e) != 0) rpc_refuse(conn, &e);
-    else if (dispatch(conn, message, id, size, &e) != 0 && id) send_error(conn, id, &e);
+    else if (dispatch(conn, message, id, cost, &e) != 0 && id) send_error(conn, id, &e);
     json_decref(message);
 }
 

@@ -31,6 +31,7 @@ struct call {
     json_t *id;     /* NULL for a notification */
     json_t *params; /* an object, checked; NULL when none were given or call_drop_params */
     size_t bytes;   /* of the message, while params are kept */
+    size_t memory;  /* that they take as a tree, about; likewise */
     bool cancelled; /* by the client, or its connection has closed */
     const struct call_work *work;
     void *state; /* the handler's */
@@ -65,8 +66,7 @@ void rpc_abandon(struct conn *conn);
 void rpc_hold(struct conn *conn, bool hold);
 /* The model is open (or the daemon stops): requests that waited for it go on. */
 void rpc_unpark(struct server *server);
-/* {code, message, data: {kind, …}}; NULL when there is no memory. */
-json_t *rpc_error_json(const struct error *e);
+int64_t rpc_count_parked(const struct server *server);
 
 extern const struct language rpc_language;
 

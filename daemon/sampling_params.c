@@ -12,16 +12,6 @@ static int no_memory(struct error *e) {
     return error_set(e, ERR_MEMORY, "no memory for the request");
 }
 
-void sampling_free_members(struct sampling *s) {
-    for (int i = 0; i < s->n_stop; i++) free(s->stop[i]);
-    free(s->logit_bias);
-    free(s->stop_token_ids);
-    s->n_stop = 0;
-    s->logit_bias = NULL;
-    s->stop_token_ids = NULL;
-    s->n_logit_bias = s->n_stop_token_ids = 0;
-}
-
 /* Below 2^53, so that every JSON reader gives it back unchanged. */
 static uint64_t draw_seed(void) {
     uint64_t seed = 0;
@@ -159,7 +149,7 @@ int sampling_read(struct sampling *out, const json_t *params, int32_t vocab, str
     int rc = read_stop(out, json_object_get(params, "stop"), e);
     if (rc == 0) rc = read_stop_ids(out, json_object_get(params, "stop_token_ids"), vocab, e);
     if (rc == 0) rc = read_bias(out, json_object_get(params, "logit_bias"), vocab, e);
-    if (rc != 0) sampling_free_members(out);
+    if (rc != 0) sampling_clear(out);
     return rc;
 }
 
@@ -185,6 +175,6 @@ int sampling_copy(struct sampling *out, const struct sampling *from, uint64_t se
         if (whole) out->n_stop++;
     }
     if (whole) return 0;
-    sampling_free_members(out);
+    sampling_clear(out);
     return no_memory(e);
 }

@@ -12,6 +12,5 @@ int sampling_read(struct sampling *out, const json_t *params, int32_t vocab, str
 /* A copy that owns its own memory, with another seed. */
 int sampling_copy(struct sampling *out, const struct sampling *from, uint64_t seed,
                   struct error *e);
-void sampling_free_members(struct sampling *s);
 
 #endif

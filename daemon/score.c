@@ -9,16 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void put_number(struct json_out *out, const char *key, double number) {
-    json_out_key(out, key);
-    json_out_number(out, number);
-}
-
-static void put_int(struct json_out *out, const char *key, int64_t number) {
-    json_out_key(out, key);
-    json_out_int(out, number);
-}
-
 static int put_result(struct generation *g, struct json_out *out, struct error *e) {
     const struct gen_event *end = g->choices[0].end;
     if (end->finish == FINISH_CANCELLED)
@@ -35,14 +25,14 @@ static int put_result(struct generation *g, struct json_out *out, struct error *
     json_out_key(out, "tokens");
     token_json_logprobs(out, g->call->server->tokenizer, end->prompt_tokens, end->n_prompt_tokens,
                         false);
-    put_number(out, "sum", sum);
-    put_number(out, "mean", mean);
-    put_number(out, "perplexity", exp(-mean));
-    put_int(out, "n", n);
+    json_out_member_number(out, "sum", sum);
+    json_out_member_number(out, "mean", mean);
+    json_out_member_number(out, "perplexity", exp(-mean));
+    json_out_member_int(out, "n", n);
     json_out_key(out, "usage");
     json_out_open(out, '{');
-    put_int(out, "prompt_tokens", end->n_prompt);
-    put_int(out, "cached_tokens", end->n_cached);
+    json_out_member_int(out, "prompt_tokens", end->n_prompt);
+    json_out_member_int(out, "cached_tokens", end->n_cached);
     json_out_close(out, '}');
     json_out_close(out, '}');
     return 0;
@@ -120,13 +110,6 @@ static void encode(struct call *call) {
     }
 }
 
-static void start(struct call *call) {
-    struct generation *g = call->state;
-    call_drop_params(call);
-    if (g->error.kind != ERR_NONE) generation_fail(g, &g->error);
-    else generation_start(g);
-}
-
 void handle_score(struct call *call) {
     struct generation *g = generation_new(call, 1);
     if (!g) return;
@@ -134,10 +117,5 @@ void handle_score(struct call *call) {
     g->finish = put_result;
     size_t bytes = prompt_text_bytes(json_object_get(call->params, "prompt")) +
                    prompt_text_bytes(json_object_get(call->params, "completion"));
-    if (call->cancelled) generation_start(g);
-    else if (bytes > PROMPT_INLINE_BYTES) call_in_thread(call, encode, start);
-    else {
-        encode(call);
-        start(call);
-    }
+    generation_start(g, encode, bytes);
 }

@@ -54,7 +54,6 @@ static void close_all(struct server *server) {
 }
 
 static void cancel_everything(struct server *server) {
-    server->stopping = true;
     while (server->parked) rpc_cancel(server->parked);
     if (server->engine) engine_stop(server->engine, false);
     for (struct conn *conn = server->conns; conn; conn = conn->next)
@@ -129,8 +128,6 @@ static int uv_failed(struct error *e, const char *what, int rc) {
 
 static int start_handles(struct server *server, struct error *e) {
     static const int numbers[] = {SIGTERM, SIGINT, SIGHUP};
-    int rc = mailbox_init(&server->mailbox, &server->loop, e);
-    if (rc != 0) return rc;
     uv_timer_init(&server->loop, &server->drain_timer);
     server->drain_timer.data = server;
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
@@ -141,7 +138,7 @@ static int start_handles(struct server *server, struct error *e) {
     uv_pipe_init(&server->loop, &server->pipe, 0);
     server->pipe.data = server;
     /* Bound by hand: uv_pipe_bind would cut a long path without a word. */
-    rc = uv_pipe_open(&server->pipe, server->listener.fd);
+    int rc = uv_pipe_open(&server->pipe, server->listener.fd);
     if (rc != 0) return uv_failed(e, "use the socket", rc);
     server->listener.fd = -1; /* the handle closes it */
     rc = uv_listen((uv_stream_t *)&server->pipe, 512, on_connection);
@@ -159,6 +156,11 @@ static void raise_descriptor_limit(void) {
 static int run_loop(struct server *server, struct error *e) {
     int rc = uv_loop_init(&server->loop);
     if (rc != 0) return uv_failed(e, "start the loop", rc);
+    rc = mailbox_init(&server->mailbox, &server->loop, e);
+    if (rc != 0) {
+        uv_loop_close(&server->loop);
+        return rc;
+    }
     rc = start_handles(server, e);
     if (rc == 0) {
         training_listen(server);

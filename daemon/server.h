@@ -1,6 +1,7 @@
 /* daemon/server.h: the daemon as one value: its loop, socket, connections, model and engine.
  *
- * All of it belongs to the loop's thread. Other threads reach it only through server_post. */
+ * All of it belongs to the loop's thread. Other threads reach it only through its mailbox.
+ */
 #ifndef TPD_DAEMON_SERVER_H
 #define TPD_DAEMON_SERVER_H
 
@@ -32,12 +33,12 @@ struct server {
     int64_t n_conns;
     uint64_t n_accepted;
     size_t input_bytes;  /* in line buffers of all connections */
+    size_t param_bytes;  /* that parameters of live requests take, about */
     int64_t n_calls;     /* live requests, those of closed connections included */
     struct call *parked; /* wait until the model is open, oldest first */
 
     enum server_state state;
-    bool stopping; /* live requests were cancelled; the loop ends when they are gone */
-    bool closed;   /* handles are closed; the loop is about to end */
+    bool closed; /* handles are closed; the loop is about to end */
     int exit_code;
     int64_t started_ns;
 

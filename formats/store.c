@@ -140,19 +140,14 @@ static int open_dir(struct store *store, const char *path, struct error *e) {
     return err;
 }
 
-static bool has_suffix(const char *text, const char *suffix) {
-    size_t n = strlen(text), m = strlen(suffix);
-    return n >= m && strcmp(text + n - m, suffix) == 0;
-}
-
 int store_open(struct store **out, const char *path, struct error *e) {
     struct store *store = calloc(1, sizeof *store);
     if (!store) return no_memory(path, e);
     int err;
     if (path_is_dir(path)) err = open_dir(store, path, e);
     else if (!path_exists(path)) err = error_set(e, ERR_NOT_FOUND, "%s: no such file", path);
-    else if (has_suffix(path, ".safetensors")) err = open_single(store, path, e);
-    else if (has_suffix(path, ".gguf") || file_begins_with(path, "GGUF")) err = open_gguf(store, path, e);
+    else if (path_has_suffix(path, ".safetensors")) err = open_single(store, path, e);
+    else if (path_has_suffix(path, ".gguf") || file_begins_with(path, "GGUF")) err = open_gguf(store, path, e);
     else
         err = error_bad_file(e, path, NULL, NULL,
                              "is neither a .safetensors nor a .gguf file, nor a directory");

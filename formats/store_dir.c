@@ -76,19 +76,14 @@ const char *shard_index_find(const struct shard_index *index, const char *tensor
     return json_string_value(json_object_get(index->weight_map, tensor));
 }
 
-static bool ends_with(const char *text, const char *suffix) {
-    size_t n = strlen(text), m = strlen(suffix);
-    return n >= m && strcmp(text + n - m, suffix) == 0;
-}
-
 int store_dir_explain(const char *dir, struct error *e) {
     DIR *d = opendir(dir);
     if (!d) return error_errno(e, errno, dir, "open");
     char shard[256] = "", gguf[256] = "", pickle[256] = "";
     for (struct dirent *entry; (entry = readdir(d));) {
-        char *slot = ends_with(entry->d_name, ".safetensors") ? shard
-                     : ends_with(entry->d_name, ".gguf")      ? gguf
-                     : ends_with(entry->d_name, ".bin")       ? pickle
+        char *slot = path_has_suffix(entry->d_name, ".safetensors") ? shard
+                     : path_has_suffix(entry->d_name, ".gguf")      ? gguf
+                     : path_has_suffix(entry->d_name, ".bin")       ? pickle
                                                               : NULL;
         if (slot) snprintf(slot, sizeof shard, "%s", entry->d_name);
     }

@@ -37,6 +37,8 @@ struct mem_use {
     size_t total;                 /* what the device has; 0 = unknown */
     size_t free;                  /* what it has left */
 };
+/* In use for whatever purpose. */
+size_t mem_used(const struct mem_use *use);
 
 /* A weight matrix [rows, cols], out × in as the files store it. The backend chooses the layout of
  * data when weight_new is called; only it reads data. */

@@ -58,6 +58,8 @@ struct sampling {
 };
 
 void sampling_default(struct sampling *s);
+/* Frees what it owns and leaves it with nothing to free. */
+void sampling_clear(struct sampling *s);
 /* Every number in its range and every id below vocab, else ERR_PARAMS with notes field, expected,
  * got. engine_submit calls it. */
 int sampling_check(const struct sampling *s, int32_t vocab, struct error *e);
@@ -76,7 +78,9 @@ struct token_report {
     struct token_logprob top[SAMPLING_MAX_LOGPROBS];
 };
 
-enum finish_reason { FINISH_STOP, FINISH_LENGTH, FINISH_CANCELLED, FINISH_ERROR };
+enum finish_reason { FINISH_STOP, FINISH_LENGTH, FINISH_CANCELLED, FINISH_ERROR, FINISH_COUNT };
+/* "stop", "length", "cancelled", "error" */
+const char *finish_reason_name(enum finish_reason reason);
 
 /* queue: until the first step; prefill: from there to the first token; decode: from there to the
  * end; tokens_per_s: of decode, the first token not counted; 0 below two tokens. */

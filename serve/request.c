@@ -15,6 +15,27 @@ void sampling_default(struct sampling *s) {
                            .logprobs = -1};
 }
 
+void sampling_clear(struct sampling *s) {
+    for (int i = 0; i < s->n_stop; i++) free(s->stop[i]);
+    free(s->logit_bias);
+    free(s->stop_token_ids);
+    s->n_stop = 0;
+    s->logit_bias = NULL;
+    s->stop_token_ids = NULL;
+    s->n_logit_bias = s->n_stop_token_ids = 0;
+}
+
+const char *finish_reason_name(enum finish_reason reason) {
+    switch (reason) {
+    case FINISH_STOP: return "stop";
+    case FINISH_LENGTH: return "length";
+    case FINISH_CANCELLED: return "cancelled";
+    case FINISH_ERROR:
+    case FINISH_COUNT: break;
+    }
+    return "error";
+}
+
 static int bad_field(struct error *e, const char *field, const char *expected, double got) {
     char text[32];
     snprintf(text, sizeof text, "%.17g", got);
@@ -99,9 +120,7 @@ struct gen_request *gen_request_new(void) {
 void gen_request_free(struct gen_request *request) {
     if (!request) return;
     free(request->prompt);
-    free(request->sampling.logit_bias);
-    free(request->sampling.stop_token_ids);
-    for (int i = 0; i < request->sampling.n_stop; i++) free(request->sampling.stop[i]);
+    sampling_clear(&request->sampling);
     free(request);
 }
 

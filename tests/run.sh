@@ -23,8 +23,8 @@ run_one() { # run_one LABEL COMMAND…
     if "$@" >"$log" 2>&1; then
         passed=$((passed + 1))
         tests=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' "$log")
-        skipped=$(grep -c '^\[  SKIPPED \] [a-z_0-9]*$' "$log")
-        echo "ok   $label (${tests:-1} tests$([ "$skipped" -gt 0 ] && echo ", $skipped skipped: $(grep -m1 -i 'skip.*:' "$log")"))"
+        reason=$(sed -n 's/^skip[a-z]*: //p' "$log" | head -n 1)
+        echo "ok   $label (${tests:-1} tests${reason:+, some skipped: $reason})"
     else
         failed=$((failed + 1))
         echo "FAIL $label"
@@ -65,6 +65,6 @@ fi
 status=0
 [ "$failed" -eq 0 ] || status=1
 if [ "$e2e" = 1 ]; then
-    "$PYTHON" -m pytest -q -p no:cacheprovider tests/e2e || status=1
+    "$PYTHON" -m pytest -q -rs -p no:cacheprovider tests/e2e || status=1
 fi
 exit $status

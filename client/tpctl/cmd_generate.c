@@ -47,7 +47,7 @@ static int on_token(void *user, const char *method, const json_t *params) {
     struct stream *stream = user;
     if (strcmp(method, "token")) return 0;
     put_piece(stream, json_object_get(params, "text"));
-    return fflush(stdout);
+    return flush_output();
 }
 
 /* "12 tokens, 45.2 tokens/s, stopped at the end token": for the person who watches. */

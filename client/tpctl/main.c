@@ -2,6 +2,7 @@
 #include "tpctl.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <locale.h>
 #include <signal.h>
 #include <stdio.h>
@@ -235,9 +236,19 @@ static int run(int argc, char **argv, struct tool *tool, struct args *args) {
     return command->run(tool, args);
 }
 
+/* A closed stdin, stdout or stderr stays taken, so that our socket cannot become one of them and
+ * get what is printed. Reading and writing there still fail. */
+static void hold_standard_files(void) {
+    int fd;
+    do fd = open("/dev/null", O_PATH);
+    while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd >= 0) close(fd);
+}
+
 int main(int argc, char **argv) {
     struct tool tool = {.deadline_is_news = true};
     struct args args;
+    hold_standard_files();
     set_signals();
     if (!args_init(&args, argc)) return TPD_EXIT_BUSY;
     int rc = run(argc, argv, &tool, &args);

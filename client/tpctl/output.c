@@ -114,10 +114,20 @@ static bool reader_gone(void) {
     return poll(&out, 1, 0) > 0 && (out.revents & POLLERR);
 }
 
-int finish_output(void) {
+static int write_failure; /* errno of the first flush that failed */
+
+int flush_output(void) {
     errno = 0;
-    if (fflush(stdout) == 0 && !ferror(stdout)) return EXIT_OK;
-    const char *why = errno ? strerror(errno) : "an earlier write failed";
-    if (!reader_gone()) complain("cannot write to stdout: %s", why);
+    int rc = fflush(stdout);
+    if (rc != 0 && !write_failure) write_failure = errno;
+    return rc;
+}
+
+int finish_output(void) {
+    static bool complained;
+    if (flush_output() == 0 && !ferror(stdout)) return EXIT_OK;
+    const char *why = write_failure ? strerror(write_failure) : "an earlier write failed";
+    if (!complained && !reader_gone()) complain("cannot write to stdout: %s", why);
+    complained = true;
     return TPD_EXIT_IO;
 }

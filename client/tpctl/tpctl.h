@@ -125,6 +125,8 @@ const char *seconds_text(double seconds, char buf[32]);
 /* Around a heading on a terminal; "" elsewhere. */
 const char *bold(const struct tool *tool);
 const char *unbold(const struct tool *tool);
+/* fflush(stdout), which keeps the reason of the first failure for finish_output. */
+int flush_output(void);
 /* Flushes stdout. EXIT_OK, or EXIT 74 with a complaint unless the reader has just gone away. */
 int finish_output(void);
 

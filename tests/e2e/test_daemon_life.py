@@ -355,6 +355,20 @@ def test_the_log_tells_what_runs_and_can_be_json(start):
     assert start("--log-level", "error").log() == ""
 
 
+def test_the_log_never_goes_to_a_client(tmp_path):
+    """With stdin, stdout and stderr closed the first descriptors would be theirs."""
+    command = " ".join(map(str, [BUILD / "tpd", "--log-level", "debug", "--model", TINY,
+                                 *own(tmp_path)]))
+    process = subprocess.Popen(["sh", "-c", f"exec {command} <&- >&- 2>&-"])
+    try:
+        eventually(lambda: (tmp_path / "s" / "t.sock").exists())
+        for fd in range(3):
+            assert os.readlink(f"/proc/{process.pid}/fd/{fd}") == "/dev/null"
+    finally:
+        process.terminate()
+        assert process.wait(60) == 0
+
+
 def test_metrics_count_what_happened(start):
     daemon = start()
     with daemon.client() as client:

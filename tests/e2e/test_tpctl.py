@@ -101,6 +101,14 @@ def test_options_come_in_any_order_and_words_after_two_dashes_are_words(server):
     assert server.received[0]["params"]["prompt"] == "-n"
 
 
+def test_output_that_cannot_be_written_is_74_and_says_why(server):
+    for where, why in [(">/dev/full", "No space left"), (">&-", "Bad file descriptor")]:
+        for words in ["generate hi", "status --json"]:
+            run = subprocess.run(["sh", "-c", f"{TPCTL} {words} {where}"], capture_output=True,
+                                 text=True, env=environment(TPD_SOCKET=server.path), timeout=60)
+            assert run.returncode == 74 and why in one_line(run)
+
+
 def test_no_stream_prints_the_same(server):
     run = tpctl(server, "generate", "hi", "--no-stream")
     assert run.stdout == TEXT

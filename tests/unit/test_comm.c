@@ -473,14 +473,15 @@ static void last_rank_stays_away(struct end *end) {
         if (end->rank == end->n - 1) comm_all_reduce(end->comm, x, 1, 32, DTYPE_F32);
         why = end->ctx->error;
         CHECK(why.kind == ERR_DEVICE);
-        CHECK(strstr(why.message, "waited 20 ms for rank"));
+        CHECK(strstr(why.message, "waited 250 ms for rank"));
         expect_failure(end, &e);
     }
 }
 
 static void a_missing_rank_is_an_error_at_the_deadline(void **state) {
     (void)state;
-    for (int n = 2; n <= 8; n += 3) with_world(n, 0, 20, last_rank_stays_away, NULL, NULL);
+    /* Long enough for a loaded machine to do in time what is to work again afterwards. */
+    for (int n = 2; n <= 8; n += 3) with_world(n, 0, 250, last_rank_stays_away, NULL, NULL);
 }
 
 static void one_has_failed_before(struct end *end) {

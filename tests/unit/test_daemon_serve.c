@@ -62,11 +62,11 @@ static void *serve(void *exit_code) {
 static FILE *connect_client(void) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     snprintf(address.sun_path, sizeof address.sun_path, "%s", config.socket);
-    for (int i = 0; i < 3000; i++) {
+    for (int i = 0; i < 150000; i++) {
         int fd = socket(AF_UNIX, SOCK_STREAM, 0);
         if (connect(fd, (struct sockaddr *)&address, sizeof address) == 0) return fdopen(fd, "r+");
         close(fd);
-        usleep(10000);
+        usleep(200);
     }
     return NULL;
 }
@@ -76,20 +76,27 @@ static void say(FILE *client, const char *line) {
     send(fileno(client), "\n", 1, MSG_NOSIGNAL);
 }
 
-/* Reads to the answer with this id; false when the connection ends or the answer is an error. */
-static bool answered(FILE *client, int id) {
+/* Reads to the answer with this id: its result, the caller's; NULL when the connection ends or the
+ * answer is an error. */
+static json_t *result_of(FILE *client, int id) {
     char *line = NULL;
     size_t capacity = 0;
-    int found = 0;
-    while (!found && getline(&line, &capacity, client) > 0) {
+    json_t *result = NULL;
+    for (bool found = false; !found && getline(&line, &capacity, client) > 0;) {
         json_t *message = json_loads(line, 0, NULL);
-        if (json_integer_value(json_object_get(message, "id")) == id &&
-            !json_object_get(message, "method"))
-            found = json_object_get(message, "result") ? 1 : -1;
+        found = json_integer_value(json_object_get(message, "id")) == id &&
+                !json_object_get(message, "method");
+        if (found) result = json_incref(json_object_get(message, "result"));
         json_decref(message);
     }
     free(line);
-    return found == 1;
+    return result;
+}
+
+static bool answered(FILE *client, int id) {
+    json_t *result = result_of(client, id);
+    json_decref(result);
+    return result != NULL;
 }
 
 #define REQUEST(id, method, params)                                                                \
@@ -161,6 +168,26 @@ static void a_shutdown_while_loading_ends_cleanly(void **state) {
     assert_int_equal(exit_code, 0);
 }
 
+static void a_drain_while_loading_still_serves_what_waits(void **state) {
+    (void)state;
+    for (int i = 0; i < 5; i++) {
+        pthread_t daemon;
+        int exit_code = -1;
+        assert_int_equal(pthread_create(&daemon, NULL, serve, &exit_code), 0);
+        FILE *client = connect_client();
+        assert_non_null(client);
+        say(client, REQUEST("1", "generate",
+                            "\"prompt\":\"Once\",\"max_tokens\":4,\"ignore_eos\":true"));
+        say(client, REQUEST("2", "shutdown", "\"drain\":true"));
+        json_t *result = result_of(client, 1);
+        assert_string_equal(json_string_value(json_object_get(result, "finish_reason")), "length");
+        json_decref(result);
+        pthread_join(daemon, NULL);
+        fclose(client);
+        assert_int_equal(exit_code, 0);
+    }
+}
+
 static void a_model_that_cannot_load_ends_it_with_its_exit_code(void **state) {
     (void)state;
     int exit_code = -1;
@@ -180,6 +207,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(many_clients_at_once_and_a_clean_end),
         TEST(a_shutdown_while_loading_ends_cleanly),
+        TEST(a_drain_while_loading_still_serves_what_waits),
         TEST(a_model_that_cannot_load_ends_it_with_its_exit_code),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

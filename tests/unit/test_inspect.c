@@ -200,7 +200,7 @@ static void a_gguf_file_is_shown_with_its_metadata(void **state) {
     json_t *report = report_of(path);
     expect_text(report, "kind", "tensors"), expect_int(report, "gguf_version", 3);
     json_t *metadata = json_object_get(report, "metadata");
-    expect_text(metadata, "general.name", "bad ? text \x1B[31m");
+    expect_text(metadata, "general.name", "bad \xEF\xBF\xBD text \x1B[31m");
     assert_int_equal(json_integer_value(json_array_get(json_object_get(metadata, "few"), 1)), 6);
     expect_int(json_object_get(metadata, "many"), "count", 100);
     assert_true(json_is_null(json_object_get(metadata, "nan")));
