@@ -1,7 +1,7 @@
 /* daemon/job_paths.h: which files a fine-tune job may name.
  *
- * A job reads below data_dir and writes below state_dir; symbolic links and `..` are followed before
- * that is decided. Both functions touch the file system: worker pool. A path outside is
+ * A job reads below data_dir and writes below state_dir; symbolic links and `..` are followed
+ * before that is decided. Both functions touch the file system: worker pool. A path outside is
  * ERR_NOT_PERMITTED. *out is the caller's to free. */
 #ifndef TPD_DAEMON_JOB_PATHS_H
 #define TPD_DAEMON_JOB_PATHS_H

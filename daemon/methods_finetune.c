@@ -1,5 +1,5 @@
-/* The methods of fine-tune jobs but watch. Each does its work on the worker pool: the store waits for
- * the disk, and paths are looked at. */
+/* The methods of fine-tune jobs but watch. Each does its work on the worker pool: the store waits
+ * for the disk, and paths are looked at. */
 #include "daemon/job_paths.h"
 #include "daemon/methods.h"
 #include "daemon/training.h"
@@ -56,7 +56,7 @@ static int no_memory(struct error *e) {
     return error_set(e, ERR_MEMORY, "no memory for the answer");
 }
 
-/* --- submit ------------------------------------------------------------------------------------ */
+/* --- submit ----------------------------------------------------------------------------------- */
 
 static int resolve(char **path, const char *data_dir, const char *field, struct error *e) {
     char *real;
@@ -111,7 +111,7 @@ void handle_finetune_submit(struct call *call) {
     start(call, submit, true);
 }
 
-/* --- list, get, log ---------------------------------------------------------------------------- */
+/* --- list, get, log --------------------------------------------------------------------------- */
 
 static int list(struct training *t, const json_t *params, json_t **result, struct error *e) {
     (void)params;
@@ -168,7 +168,7 @@ void handle_finetune_log(struct call *call) {
     start(call, read_log, false);
 }
 
-/* --- cancel, pause, resume, delete ------------------------------------------------------------- */
+/* --- cancel, pause, resume, delete ------------------------------------------------------------ */
 
 static int move(struct training *t, const json_t *params, enum job_state to, json_t **result,
                 struct error *e) {

@@ -9,8 +9,7 @@
 #include <string.h>
 
 static void deliver_change(struct letter *letter) {
-    struct training *t =
-        (struct training *)((char *)letter - offsetof(struct training, letter));
+    struct training *t = (struct training *)((char *)letter - offsetof(struct training, letter));
     atomic_store(&t->posted, false);
     watches_look(t);
 }
@@ -116,7 +115,7 @@ void training_close(struct server *server) {
     server->training = NULL;
 }
 
-/* --- as JSON ----------------------------------------------------------------------------------- */
+/* --- as JSON ---------------------------------------------------------------------------------- */
 
 static json_t *number_or_null(double number, bool there) {
     return there && isfinite(number) ? json_real(number) : json_null();
@@ -149,7 +148,8 @@ int job_named(struct jobs *jobs, const json_t *params, struct job *out, struct e
 }
 
 json_t *job_event_json(const struct job_event *event) {
-    json_t *json = json_pack("{s:I, s:f}", "cursor", (json_int_t)event->cursor, "time", event->time);
+    json_t *json =
+        json_pack("{s:I, s:f}", "cursor", (json_int_t)event->cursor, "time", event->time);
     if (json) json_object_update_missing(json, event->fields);
     return json;
 }

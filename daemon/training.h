@@ -1,8 +1,8 @@
 /* daemon/training.h: fine-tune jobs in the daemon: the store, the trainer that the engine runs
  * between its steps, and the clients that watch.
  *
- * training_open before the loop, training_close after it; the rest on the loop's thread but for what
- * says otherwise. */
+ * training_open before the loop, training_close after it; the rest on the loop's thread but for
+ * what says otherwise. */
 #ifndef TPD_DAEMON_TRAINING_H
 #define TPD_DAEMON_TRAINING_H
 
@@ -16,13 +16,13 @@ struct watch;
 
 struct training {
     struct server *server;
-    struct jobs *jobs;          /* any thread */
-    struct trainer *trainer;    /* NULL until the model is open */
+    struct jobs *jobs;             /* any thread */
+    struct trainer *trainer;       /* NULL until the model is open */
     struct engine *_Atomic engine; /* the server's, for threads that wake it */
-    char *state_dir, *data_dir; /* never change; any thread */
-    struct letter letter;       /* "something changed", on its way to the loop */
+    char *state_dir, *data_dir;    /* never change; any thread */
+    struct letter letter;          /* "something changed", on its way to the loop */
     _Atomic bool posted;
-    struct watch *watches;      /* daemon/watch.c */
+    struct watch *watches; /* daemon/watch.c */
 };
 
 /* Opens the store in state_dir (queues again what was running) and makes server->training. */

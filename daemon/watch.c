@@ -13,11 +13,11 @@ enum { BATCH = 256 }; /* events of a read: far less than max_outbound */
 struct watch {
     struct watch *prev, *next;
     struct call *call;
-    int64_t after;     /* cursor of the last event that was sent */
-    bool busy;         /* being read, or its events being sent */
-    bool again, held;  /* there may be more; the client does not read */
-    bool ending;       /* the daemon drains */
-    int rc;            /* of the read: */
+    int64_t after;    /* cursor of the last event that was sent */
+    bool busy;        /* being read, or its events being sent */
+    bool again, held; /* there may be more; the client does not read */
+    bool ending;      /* the daemon drains */
+    int rc;           /* of the read: */
     struct error error;
     struct job job;
     struct job_event *events;

@@ -66,7 +66,7 @@ static double now_s(void) {
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* --- statements and transactions; under the mutex ---------------------------------------------- */
+/* --- statements and transactions; under the mutex --------------------------------------------- */
 
 static sqlite3_stmt *statement(struct jobs *jobs, enum jobs_statement which) {
     sqlite3_stmt *s = jobs->statements[which];
@@ -111,7 +111,7 @@ static int end(struct jobs *jobs, int rc, const char *doing, struct error *e) {
     return rc;
 }
 
-/* --- rows -------------------------------------------------------------------------------------- */
+/* --- rows ------------------------------------------------------------------------------------- */
 
 static int no_memory(struct error *e) {
     return error_set(e, ERR_MEMORY, "no memory for jobs");
@@ -225,7 +225,7 @@ static int add_state_event(struct jobs *jobs, int64_t id, enum job_state state, 
     return rc;
 }
 
-/* --- open and close ---------------------------------------------------------------------------- */
+/* --- open and close --------------------------------------------------------------------------- */
 
 static int prepare_all(struct jobs *jobs, struct error *e) {
     for (int i = 0; i < SQL_COUNT; i++)
@@ -264,7 +264,7 @@ void jobs_listen(struct jobs *jobs, void (*listener)(void *user), void *user) {
     pthread_mutex_unlock(&jobs->mutex);
 }
 
-/* --- changes ----------------------------------------------------------------------------------- */
+/* --- changes ---------------------------------------------------------------------------------- */
 
 static int set_state(struct jobs *jobs, int64_t id, enum job_state to, const char *error,
                      const char *result, struct error *e) {
@@ -425,7 +425,7 @@ int jobs_log(struct jobs *jobs, int64_t id, json_t *fields, struct error *e) {
     return rc;
 }
 
-/* --- reading ----------------------------------------------------------------------------------- */
+/* --- reading ---------------------------------------------------------------------------------- */
 
 int jobs_get(struct jobs *jobs, int64_t id, const char *name, struct job *out, struct error *e) {
     pthread_mutex_lock(&jobs->mutex);

@@ -1,7 +1,8 @@
 /* train/jobs.h: the store of fine-tune jobs: SQLite (WAL) in state_dir/tpd.db.
  *
- * Survives everything: a state is in the database before anybody is told of it. One connection under
- * a mutex; any thread (calls take well under a millisecond, plus a sync for changes of state). */
+ * Survives everything: a state is in the database before anybody is told of it. One connection
+ * under a mutex; any thread (calls take well under a millisecond, plus a sync for changes of
+ * state). */
 #ifndef TPD_TRAIN_JOBS_H
 #define TPD_TRAIN_JOBS_H
 
@@ -17,11 +18,11 @@ struct job {
     int64_t id;
     char name[65];
     enum job_state state;
-    json_t *spec;      /* canonical */
+    json_t *spec; /* canonical */
     int64_t step, steps;
-    double loss, eval_loss; /* NaN = none yet */
-    char *error;       /* of a failed job, or NULL */
-    char *result;      /* where its output is, or NULL */
+    double loss, eval_loss;         /* NaN = none yet */
+    char *error;                    /* of a failed job, or NULL */
+    char *result;                   /* where its output is, or NULL */
     double created, started, ended; /* seconds since 1970; 0 = not yet */
 };
 void job_free_fields(struct job *job);

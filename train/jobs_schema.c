@@ -39,10 +39,11 @@ int jobs_fail(const struct jobs *jobs, const char *doing, struct error *e) {
     switch (code) {
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB:
-        return error_bad_file(e, path, NULL, NULL,
-                              "is damaged or no database of jobs (%s): move it away, tpd then makes "
-                              "a new one",
-                              why);
+        return error_bad_file(
+            e, path, NULL, NULL,
+            "is damaged or no database of jobs (%s): move it away, tpd then makes "
+            "a new one",
+            why);
     case SQLITE_READONLY:
     case SQLITE_PERM:
     case SQLITE_AUTH:
@@ -62,7 +63,7 @@ int jobs_fail(const struct jobs *jobs, const char *doing, struct error *e) {
 
 int jobs_exec(struct jobs *jobs, const char *sql, const char *doing, struct error *e) {
     return sqlite3_exec(jobs->db, sql, NULL, NULL, NULL) == SQLITE_OK ? 0
-                                                                       : jobs_fail(jobs, doing, e);
+                                                                      : jobs_fail(jobs, doing, e);
 }
 
 static int ask_number(struct jobs *jobs, const char *sql, int64_t *out, struct error *e) {
@@ -80,13 +81,14 @@ static int check_whole(struct jobs *jobs, struct error *e) {
     sqlite3_stmt *s;
     if (sqlite3_prepare_v2(jobs->db, "PRAGMA quick_check(1)", -1, &s, NULL) != SQLITE_OK)
         return jobs_fail(jobs, "check it", e);
-    const char *word = sqlite3_step(s) == SQLITE_ROW ? (const char *)sqlite3_column_text(s, 0) : NULL;
-    int rc = !word                 ? jobs_fail(jobs, "check it", e)
-             : strcmp(word, "ok")  ? error_bad_file(e, jobs->path, NULL, NULL,
-                                                    "is damaged (%.200s): move it away, tpd then "
-                                                    "makes a new one",
-                                                    word)
-                                   : 0;
+    const char *word =
+        sqlite3_step(s) == SQLITE_ROW ? (const char *)sqlite3_column_text(s, 0) : NULL;
+    int rc = !word                ? jobs_fail(jobs, "check it", e)
+             : strcmp(word, "ok") ? error_bad_file(e, jobs->path, NULL, NULL,
+                                                   "is damaged (%.200s): move it away, tpd then "
+                                                   "makes a new one",
+                                                   word)
+                                  : 0;
     sqlite3_finalize(s);
     return rc;
 }

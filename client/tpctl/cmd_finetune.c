@@ -16,7 +16,7 @@ const struct option_def finetune_options[] = {
     {0},
 };
 
-/* --- the job from file, options and words -------------------------------------------------------- */
+/* --- the job from file, options and words ----------------------------------------------------- */
 
 static int read_job_file(const char *path, json_t **job) {
     char *text;
@@ -103,7 +103,7 @@ static int make_job(const struct args *args, json_t **job) {
     return rc == EXIT_OK ? set_data(*job, args) : rc;
 }
 
-/* --- submitting and waiting ---------------------------------------------------------------------- */
+/* --- submitting and waiting ------------------------------------------------------------------- */
 
 static json_t *number_of(const json_t *job) {
     return json_pack("{s:O?}", "job", json_object_get(job, "job"));

@@ -12,7 +12,7 @@ const struct option_def jobs_log_options[] = {
     {0},
 };
 
-/* --- which job ----------------------------------------------------------------------------------- */
+/* --- which job -------------------------------------------------------------------------------- */
 
 static json_t *job_word(const char *word) {
     char *end;
@@ -49,7 +49,7 @@ int job_choose(struct tool *tool, const struct args *args, bool or_newest) {
     return rc;
 }
 
-/* --- list and show ------------------------------------------------------------------------------- */
+/* --- list and show ---------------------------------------------------------------------------- */
 
 static void put_number(const json_t *value, const char *format, const char *none) {
     if (json_is_number(value)) printf(format, json_number_value(value));
@@ -99,7 +99,8 @@ int cmd_jobs(struct tool *tool, const struct args *args) {
     json_t *result, *job;
     size_t i;
     if (args->n_words) {
-        complain("'tpctl jobs' does not know '%s'; 'tpctl help' lists what it does", args->words[0]);
+        complain("'tpctl jobs' does not know '%s'; 'tpctl help' lists what it does",
+                 args->words[0]);
         return TPD_EXIT_USAGE;
     }
     int rc = tool_ask(tool, "finetune.list", NULL, &result);
@@ -130,7 +131,7 @@ int cmd_jobs_show(struct tool *tool, const struct args *args) {
     return EXIT_OK;
 }
 
-/* --- log, watch ---------------------------------------------------------------------------------- */
+/* --- log, watch ------------------------------------------------------------------------------- */
 
 int job_read_log(struct tool *tool, json_t *params, json_t **log) {
     json_int_t after = json_integer_value(json_object_get(params, "after"));
@@ -203,7 +204,7 @@ int cmd_jobs_watch(struct tool *tool, const struct args *args) {
     return rc == EXIT_OK ? job_watch(tool, args->params) : rc;
 }
 
-/* --- cancel, pause, resume, rm --------------------------------------------------------------------- */
+/* --- cancel, pause, resume, rm ---------------------------------------------------------------- */
 
 static int change(struct tool *tool, const struct args *args, const char *method) {
     json_t *result = NULL;

@@ -15,7 +15,14 @@ const struct option_def jobs_plot_options[] = {
 };
 
 enum { ROWS = 12, LEVELS = 8, MIN_COLUMNS = 20, MAX_COLUMNS = 200, LABEL = 10 };
-enum { SVG_WIDTH = 720, SVG_HEIGHT = 400, SVG_LEFT = 64, SVG_RIGHT = 16, SVG_TOP = 40, SVG_BOTTOM = 40 };
+enum {
+    SVG_WIDTH = 720,
+    SVG_HEIGHT = 400,
+    SVG_LEFT = 64,
+    SVG_RIGHT = 16,
+    SVG_TOP = 40,
+    SVG_BOTTOM = 40
+};
 
 struct point {
     double step, loss;
@@ -75,7 +82,7 @@ static bool read_curve(struct curve *c, const json_t *events) {
     return true;
 }
 
-/* --- in the terminal ------------------------------------------------------------------------------- */
+/* --- in the terminal -------------------------------------------------------------------------- */
 
 static int columns_of(const struct tool *tool) {
     struct winsize size;
@@ -86,8 +93,8 @@ static int columns_of(const struct tool *tool) {
     return columns < MIN_COLUMNS ? MIN_COLUMNS : columns > MAX_COLUMNS ? MAX_COLUMNS : columns;
 }
 
-/* heights[column]: the mean loss of its steps as eighths of a row; a column without steps is as high
- * as the one before it. */
+/* heights[column]: the mean loss of its steps as eighths of a row; a column without steps is as
+ * high as the one before it. */
 static void fill_heights(const struct curve *c, int columns, int *heights) {
     double sum[MAX_COLUMNS] = {0}, count[MAX_COLUMNS] = {0};
     double span = c->last > c->first ? c->last - c->first : 1;
@@ -115,8 +122,7 @@ static void put_curve(const struct tool *tool, const struct curve *c, const char
     printf(": loss %.4f to %.4f%s\n", c->loss.points[0].loss, c->loss.points[c->loss.n - 1].loss,
            unbold(tool));
     for (int row = ROWS - 1; row >= 0; row--) {
-        if (row == ROWS - 1 || row == 0)
-            printf("%*.4f ", LABEL, row == 0 ? c->low : c->high);
+        if (row == ROWS - 1 || row == 0) printf("%*.4f ", LABEL, row == 0 ? c->low : c->high);
         else printf("%*s ", LABEL, "");
         for (int x = 0; x < columns; x++) {
             int level = heights[x] - row * LEVELS;
@@ -124,7 +130,8 @@ static void put_curve(const struct tool *tool, const struct curve *c, const char
         }
         putchar('\n');
     }
-    printf("%*s step %-*.0f%.0f\n", LABEL, "", columns - 10 > 1 ? columns - 10 : 1, c->first, c->last);
+    printf("%*s step %-*.0f%.0f\n", LABEL, "", columns - 10 > 1 ? columns - 10 : 1, c->first,
+           c->last);
     if (c->eval.n)
         printf("%*s eval loss %.4f to %.4f\n", LABEL, "", c->eval.points[0].loss,
                c->eval.points[c->eval.n - 1].loss);
@@ -142,7 +149,7 @@ static json_t *points_json(const struct series *s) {
     return list;
 }
 
-/* --- as an SVG --------------------------------------------------------------------------------------- */
+/* --- as an SVG -------------------------------------------------------------------------------- */
 
 static double svg_x(const struct curve *c, double step) {
     double span = c->last > c->first ? c->last - c->first : 1;
@@ -162,7 +169,8 @@ static void svg_text(FILE *file, const char *text) {
     }
 }
 
-static void svg_series(FILE *file, const struct curve *c, const struct series *s, const char *colour) {
+static void svg_series(FILE *file, const struct curve *c, const struct series *s,
+                       const char *colour) {
     fprintf(file, "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"1.5\" points=\"", colour);
     for (size_t i = 0; i < s->n; i++)
         fprintf(file, "%s%.1f,%.1f", i ? " " : "", svg_x(c, s->points[i].step),
@@ -175,12 +183,12 @@ static void svg_grid(FILE *file, const struct curve *c) {
     for (int i = 0; i <= LINES; i++) {
         double loss = c->low + (c->high - c->low) * i / LINES, y = svg_y(c, loss);
         double step = c->first + (c->last - c->first) * i / LINES;
-        fprintf(file, "<line x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>\n", SVG_LEFT,
-                SVG_WIDTH - SVG_RIGHT, y, y);
-        fprintf(file, "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.4g</text>\n", SVG_LEFT - 6, y + 4,
-                loss);
-        fprintf(file, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.0f</text>\n", svg_x(c, step),
-                SVG_HEIGHT - SVG_BOTTOM + 18, step);
+        fprintf(file, "<line x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>\n",
+                SVG_LEFT, SVG_WIDTH - SVG_RIGHT, y, y);
+        fprintf(file, "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.4g</text>\n", SVG_LEFT - 6,
+                y + 4, loss);
+        fprintf(file, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.0f</text>\n",
+                svg_x(c, step), SVG_HEIGHT - SVG_BOTTOM + 18, step);
     }
 }
 

@@ -56,7 +56,7 @@ void help_overview(void) {
         printf("  %-*s %s\n", LEFT_COLUMN, c->name, c->summary);
     printf("\noptions of every command:\n");
     print_options(global_options);
-    printf("\n'tpctl help COMMAND' tells more. Exit codes: 0 done, 1 the generation or job failed,\n"
+    printf("\n'tpctl help COMMAND' tells more. Exit codes: 0 done, 1 generation or job failed,\n"
            "64 usage, 65 bad data, 66 no such file, 69 no daemon, 70 internal, 74 input/output, 75 "
            "busy,\n77 not permitted, 78 bad configuration, 124 deadline, 130 interrupted.\n");
 }

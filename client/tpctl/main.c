@@ -38,10 +38,10 @@ const struct command commands[] = {
      "Without ids they are read from stdin: numbers between spaces, or a JSON array.", NULL,
      cmd_detokenize},
     {"finetune", "[DATA]", "Train an adapter on a file of examples, beside serving",
-     "DATA holds a JSON record a line: {\"prompt\",\"completion\"}, {\"messages\"}, {\"text\"} and\n"
-     "others. It must lie under the daemon's data_dir. With --wait the exit code tells how\n"
-     "the job ended; with --deadline too, the job is paused at the deadline, and a later run\n"
-     "with the same --once KEY resumes it. Ctrl-C ends the waiting, not the job.",
+     "DATA holds a JSON record a line: {\"prompt\",\"completion\"}, {\"messages\"}, {\"text\"}\n"
+     "and others. It must lie under the daemon's data_dir. With --wait the exit code tells\n"
+     "how the job ended; with --deadline too, the job is paused at the deadline, and a later\n"
+     "run with the same --once KEY resumes it. Ctrl-C ends the waiting, not the job.",
      finetune_options, cmd_finetune},
     {"jobs list", "", "List fine-tune jobs, the newest first", NULL, NULL, cmd_jobs},
     {"jobs show", "[JOB]", "Show a job and what it asks for",

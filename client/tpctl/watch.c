@@ -21,9 +21,9 @@ static const char *text(const json_t *object, const char *key) {
 /* "step 12/100, loss 2.1234, 345 tokens/s, ETA 3m 2s" over the line before it. */
 static void show_step(struct watch *w, const json_t *event) {
     char eta[32];
-    fprintf(stderr, "\rstep %.0f/%.0f, loss %.4f, %.0f tokens/s, ETA %s\033[K", number(event, "step"),
-            number(event, "steps"), number(event, "loss"), number(event, "tokens_per_s"),
-            seconds_text(number(event, "eta_s"), eta));
+    fprintf(stderr, "\rstep %.0f/%.0f, loss %.4f, %.0f tokens/s, ETA %s\033[K",
+            number(event, "step"), number(event, "steps"), number(event, "loss"),
+            number(event, "tokens_per_s"), seconds_text(number(event, "eta_s"), eta));
     fflush(stderr);
     w->shown = true;
 }

@@ -234,6 +234,27 @@ def test_jobs_outlive_the_daemon(start, data_dir):
         assert again.stop() == 0
 
 
+def test_a_job_goes_on_after_kill_9(start, data_dir):
+    daemon = start("--data-dir", data_dir)
+    with daemon.client() as client:
+        job = submit(client, **{**LONG, "save_every": 5})["job"]
+        eventually(lambda: client.call("finetune.get", job=job)["step"] > 20)
+    daemon.process.kill()
+    daemon.wait()
+    again = Daemon(daemon.directory, TINY, "--data-dir", data_dir)
+    try:
+        with again.client() as client:
+            def events():
+                return client.call("finetune.log", job=job, limit=10000)["events"]
+            eventually(lambda: any(e["event"] == "resume" for e in events()))
+            step = next(e["step"] for e in events() if e["event"] == "resume")
+            assert step >= 5 and step % 5 == 0
+            eventually(lambda: client.call("finetune.get", job=job)["step"] > step)
+            end(client, job)
+    finally:
+        assert again.stop() == 0, again.log()
+
+
 def test_a_database_that_is_none_stops_the_start_with_a_word(start, tmp_path):
     state = tmp_path / "tpd0" / "state"
     state.mkdir(mode=0o700, parents=True)

@@ -13,8 +13,8 @@
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <sqlite3.h>
+#include <stdatomic.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -360,7 +360,7 @@ static void threads_share_the_store(void **unused) {
     jobs_close(jobs);
 }
 
-/* --- files that are not ours ---------------------------------------------------------------------*/
+/* --- files that are not ours ------------------------------------------------------------------ */
 
 static void write_db(const void *data, size_t size) {
     FILE *file = fopen(db_path(), "w");
