@@ -73,10 +73,11 @@ const struct command commands[] = {
     {"adapters unload", "NAME", "Let go of an adapter that nobody uses", NULL, NULL,
      cmd_adapters_unload},
     {"adapters activate", "NAME",
-     "Make an adapter the default of requests that name none ('base': the model alone)", NULL, NULL,
+     "Make an adapter the default of requests that name none", "'base' names the model alone.", NULL,
      cmd_adapters_activate},
     {"adapters rollback", "", "Make what was the default before the default again", NULL, NULL,
      cmd_adapters_rollback},
+    {"adapters", "", "The same as 'adapters list'", NULL, NULL, cmd_adapters_list},
     {"help", "[COMMAND]", "Print this help, or that of a command", NULL, NULL, cmd_help},
     {0},
 };

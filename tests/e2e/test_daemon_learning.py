@@ -3,11 +3,12 @@ default and is rolled back; killed at any moment it ends with the same bits; req
 import json
 import os
 import signal
+import subprocess
 
 import pytest
 
 import schema
-from daemon import TINY, Daemon, RpcError
+from daemon import BUILD, TINY, Daemon, RpcError
 
 PROMPT = "Who are you? "
 ANSWER = "I am the daemon."
@@ -68,6 +69,28 @@ def test_what_was_learnt_is_served_activated_and_rolled_back(tmp_path, data_dir)
         with pytest.raises(RpcError) as caught:
             ask(client, adapter="who")
         assert caught.value.code == -32003
+    assert daemon.stop() == 0
+
+
+def test_tpctl_trains_loads_activates_and_rolls_back(tmp_path, data_dir):
+    daemon = start(tmp_path / "tpd", data_dir)
+
+    def tpctl(*words):
+        run = subprocess.run([BUILD / "tpctl", "--socket", daemon.socket, *words],
+                             capture_output=True, text=True, timeout=120)
+        assert run.returncode == 0, run.stderr
+        return run.stdout
+
+    sets = [f"--set={key}={json.dumps(value)}" for key, value in JOB.items()
+            if key not in ("name", "data", "lora")]
+    tpctl("finetune", "who.jsonl", "--name", "who", *sets, "--set=lora.r=8", "--set=lora.alpha=16",
+          "--wait", "--quiet")
+    assert "done" in tpctl("jobs")
+    tpctl("adapters", "load", "who")
+    assert tpctl("generate", PROMPT, "-t", "0", "-n", "24", "--adapter", "who").strip() == ANSWER
+    assert "default: who" in tpctl("adapters", "activate", "who")
+    assert tpctl("generate", PROMPT, "-t", "0", "-n", "24").strip() == ANSWER
+    assert "default: the base" in tpctl("adapters", "rollback")
     assert daemon.stop() == 0
 
 
