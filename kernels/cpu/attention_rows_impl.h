@@ -42,7 +42,7 @@ static struct pair_room pair_layout(int32_t e, float *scratch) {
 
 /* c[TILE_Q][TILE_K] = a_t^T b, a_t [e][TILE_Q], b [e][TILE_K]. */
 static void pair_scores(float *c, const float *a_t, const float *b, int32_t e, int32_t rows,
-                   int32_t cols) {
+                        int32_t cols) {
     for (int32_t j = 0; j < cols; j += PANEL)
         for (int32_t r = 0; r < rows; r += MATMUL_ROWS)
             sums(a_t + r, 1, TILE_Q, b + j, TILE_K, e, c + r * TILE_K + j, TILE_K, false);
@@ -197,7 +197,7 @@ static void load_queries(const struct rows_attention *a, const struct pair_room 
 }
 
 static void load_block(const struct rows_attention *a, const struct pair_room *room,
-                      const struct span *k) {
+                       const struct span *k) {
     size_t stride = (size_t)(a->K * a->e), at = (size_t)k->row * stride + (size_t)(k->head * a->e);
     turn_all(room->k_t, TILE_K, a->k + at, stride, k->n_rows, a->e, 1);
     turn_all(room->v_t, TILE_K, a->v + at, stride, k->n_rows, a->e, 1);
@@ -239,7 +239,8 @@ static void add_dq(const struct rows_attention *a, const struct pair_room *room,
 static void pair_dq(const struct rows_attention *a, const struct pair_room *room,
                     const struct span *q, const struct span *k) {
     memset(room->sum, 0, (size_t)(TILE_Q * room->lanes) * sizeof *room->sum);
-    mix(room->sum, room->ds, room->k, room->lanes, round_up(q->n_rows, MATMUL_ROWS), k->n_rows);
+    int32_t cols = cols_of(q, k), n = k->n_rows < cols ? k->n_rows : cols;
+    mix(room->sum, room->ds, room->k, room->lanes, round_up(q->n_rows, MATMUL_ROWS), n);
     add_dq(a, room, q);
 }
 
@@ -270,7 +271,6 @@ static void block_with_head(const struct rows_attention *a, const struct pair_ro
         struct span q = tile_at_row(a, at, TILE_Q, head);
         int32_t rows = round_up(cols_of(&q, k), MATMUL_ROWS);
         if (first_key(a, at) >= k->row + k->n_rows) break; /* and all rows after it */
-        if (rows > TILE_K) rows = TILE_K;
         load_queries(a, room, &q);
         pair_gradient(a, room, &q, k);
         mix_turned(room->dv, room->p, room->dout, room->lanes, rows, q.n_rows);
@@ -290,7 +290,7 @@ static void attention_dkv(const struct rows_attention *a, int32_t block, int32_t
     memset(dk, 0, (size_t)(TILE_K * room.lanes) * sizeof *dk);
     for (int32_t head = 0; head < a->H; head++) {
         if (a->kv_of_head[head] != kv_head) continue;
-        if (with_dq) clear_dq(a, k.row, k.n_rows, head);
+        if (with_dq && block == 0) clear_dq(a, 0, a->T, head);
         block_with_head(a, &room, &k, head, with_dq, dk);
     }
     for (int32_t r = 0; r < k.n_rows; r++) {

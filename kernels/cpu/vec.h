@@ -1,7 +1,8 @@
 /* kernels/cpu/vec.h: 16 lanes under one name on every instruction set.
  *
  * The loops (the *_impl.h files) are written once on two types, vf (16 floats) and vi (16 ints), and
- * compiled once for each level by level_*.c. A level's vec_*.h defines the types, these operations, and the constants
+ * compiled once for each level by level_*.c. A level's vec_*.h defines the types, these operations,
+ * and the constants
  *     MATMUL_ROWS     rows that the matrix product keeps in registers, by 2 panels
  *     MATVEC_STREAMS  panels that the vector product reads side by side
  *     v_load v_store v_load_n v_store_n (the first n lanes; the others read as 0)
