@@ -1,5 +1,5 @@
 /* base/log.h: one line an event, on stderr. Any thread; a line is written with one call, so lines
- * do not mix. The level and the form are the only global mutable state of tpd. */
+ * do not mix. The level and the form are global; log_setup is for the start. */
 #ifndef TPD_BASE_LOG_H
 #define TPD_BASE_LOG_H
 

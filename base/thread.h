@@ -41,7 +41,7 @@ int thread_start(pthread_t *thread, void *(*fn)(void *), void *arg, struct error
 int64_t clock_ns(void); /* CLOCK_MONOTONIC */
 
 /* How many pause instructions a waiter spins before it sleeps. 0 when the process has more busy
- * threads than cores (then spinning only delays the one that is waited for). Set once at start. */
+ * threads than cores (then spinning only delays the one that is waited for). One for the process, set once at start. */
 enum { WAIT_SPIN_DEFAULT = 4000 }; /* some 150 us */
 void wait_spin_set(int spins);
 int wait_spin_get(void);

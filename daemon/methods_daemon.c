@@ -185,9 +185,9 @@ void handle_shutdown(struct call *call) {
     struct server *server = call->server;
     bool drain = json_is_true(json_object_get(call->params, "drain"));
     json_t *timeout = json_object_get(call->params, "timeout_s");
-    int64_t timeout_s = json_is_number(timeout) ? (int64_t)json_number_value(timeout)
-                                                : server->config->drain_timeout_s;
+    double timeout_s = json_is_number(timeout) ? json_number_value(timeout)
+                                               : (double)server->config->drain_timeout_s;
     json_int_t live = (json_int_t)server->n_calls - 1;
     call_result(call, json_pack("{s:b, s:I}", "drain", drain, "live_requests", live));
-    server_shutdown(server, drain, timeout_s);
+    server_shutdown(server, drain, (int64_t)(timeout_s * 1000));
 }

@@ -77,7 +77,7 @@ static void on_drain_timeout(uv_timer_t *timer) {
     if (server->n_calls == 0) end_soon(server);
 }
 
-void server_shutdown(struct server *server, bool drain, int64_t timeout_s) {
+void server_shutdown(struct server *server, bool drain, int64_t timeout_ms) {
     if (server->closed) return;
     if (server->state != SERVER_DRAINING) {
         log_info("shutting down%s: %lld live requests", drain ? " after live requests" : "",
@@ -89,7 +89,7 @@ void server_shutdown(struct server *server, bool drain, int64_t timeout_s) {
     if (!drain) cancel_everything(server);
     if (server->n_calls == 0) end_soon(server);
     else if (drain)
-        uv_timer_start(&server->drain_timer, on_drain_timeout, (uint64_t)timeout_s * 1000, 0);
+        uv_timer_start(&server->drain_timer, on_drain_timeout, (uint64_t)timeout_ms, 0);
 }
 
 void server_call_begins(struct server *server) {
@@ -111,7 +111,7 @@ static void on_signal(uv_signal_t *handle, int number) {
     if (number == SIGHUP) return; /* nothing to read again; it must not end the daemon */
     bool again = server->state == SERVER_DRAINING;
     log_info("%s%s", strsignal(number), again ? " again: stopping at once" : "");
-    server_shutdown(server, !again, server->config->drain_timeout_s);
+    server_shutdown(server, !again, server->config->drain_timeout_s * 1000);
 }
 
 /* --- the start --- */

@@ -53,8 +53,8 @@ struct server {
 /* Runs the daemon until it is told to end; returns the exit code. */
 int server_run(const struct daemon_config *config);
 
-/* Ends after live requests (drain), at latest after timeout_s; without drain cancels them first. */
-void server_shutdown(struct server *server, bool drain, int64_t timeout_s);
+/* Ends after live requests (drain), at latest after timeout_ms; without drain cancels them first. */
+void server_shutdown(struct server *server, bool drain, int64_t timeout_ms);
 const char *server_state_name(enum server_state state);
 /* What the daemon cannot live without has failed: says so and ends with that error's exit code. */
 void server_fail(struct server *server, const struct error *e);

@@ -19,10 +19,14 @@ BELOW = {
     "client": ["base"],
 }
 PRIVATE = {  # headers that stay in their folder
-    "model": ["model/shard.h", "model/tensors.h", "model/rope.h", "model/trainee.h",
-              "model/adapter_private.h"],
+    "model": ["model/config_parts.h", "model/shard.h", "model/tensors.h", "model/rope.h",
+              "model/trainee.h", "model/adapter_private.h"],
+    "ipc": ["ipc/cpu.h", "ipc/sum.h", "ipc/world.h"],
+    "formats": ["formats/gguf_names.h", "formats/gguf_types.h", "formats/gguf_value.h",
+                "formats/name_index.h", "formats/safetensors.h", "formats/store_dir.h"],
+    "serve": ["serve/engine_private.h", "serve/runner.h", "serve/sequence.h", "serve/sizes.h"],
     "train": ["train/jobs_private.h", "train/dataset_private.h", "train/records.h", "train/example.h",
-              "train/chat.h", "train/cache.h", "train/run.h", "train/task.h"],
+              "train/chat.h", "train/cache.h", "train/run.h", "train/task.h", "train/tensors.h"],
 }
 root = pathlib.Path(__file__).resolve().parent.parent
 problems = []
