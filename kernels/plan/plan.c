@@ -25,12 +25,6 @@ struct plan_ctx {
 
 static struct plan_ctx *plan_of(struct kctx *c) { return (struct plan_ctx *)c; }
 
-static size_t bytes_in_use(const struct plan_ctx *p) {
-    size_t sum = 0;
-    for (int i = 0; i < MEM_KIND_COUNT; i++) sum += p->counts.use.bytes[i];
-    return sum;
-}
-
 /* The allocation that holds [at, at + bytes), or NULL. */
 static struct allocation *find(struct plan_ctx *p, dev_addr at, size_t bytes) {
     size_t low = 0, high = p->n_live;
@@ -76,7 +70,7 @@ static size_t floats(int64_t rows, int64_t cols) {
 static int plan_mem_alloc(struct kctx *c, enum mem_kind kind, size_t bytes, dev_addr *out,
                           struct error *e) {
     struct plan_ctx *p = plan_of(c);
-    size_t used = bytes_in_use(p);
+    size_t used = mem_used(&p->counts.use);
     bytes = (bytes + 255) / 256 * 256;
     if (p->limit && bytes > p->limit - (used < p->limit ? used : p->limit)) {
         error_set(e, ERR_MEMORY, "%zu bytes are needed, %zu of %zu are free", bytes,
@@ -114,7 +108,7 @@ static void plan_mem_use(struct kctx *c, struct mem_use *use) {
     struct plan_ctx *p = plan_of(c);
     *use = p->counts.use;
     use->total = p->limit;
-    use->free = p->limit ? p->limit - bytes_in_use(p) : 0;
+    use->free = p->limit ? p->limit - mem_used(&p->counts.use) : 0;
 }
 
 static void plan_upload(struct kctx *c, dev_addr to, const void *from, size_t bytes) {
