@@ -396,8 +396,8 @@ static void close_eval(struct run *r) {
         r->position.bad_evals = 0;
     } else r->position.bad_evals++;
     tell_progress(r);
-    tell(r, json_pack("{s:s, s:I, s:f}", "event", "eval", "step", (json_int_t)r->position.step,
-                      "eval_loss", isfinite(loss) ? loss : -1.0));
+    tell(r, json_pack("{s:s, s:I, s:o}", "event", "eval", "step", (json_int_t)r->position.step,
+                      "eval_loss", isfinite(loss) ? json_real(loss) : json_null()));
     choose_next(r);
 }
 

@@ -274,3 +274,9 @@ def test_admins_alone_change_jobs(start, data_dir):
             assert refused(client, "finetune." + method, job=1).code == -32007
         assert client.call("finetune.list") == {"jobs": []}
         assert refused(client, "finetune.get", job=1).code == -32003
+
+
+def test_what_would_be_forgotten_is_refused(client):
+    error = refused(client, "finetune.submit", data="tickets.jsonl", activate={"when": "always"})
+    assert error.code == -32602 and error.data["field"] == "activate"
+    assert "adapter.activate" in error.message
