@@ -139,8 +139,8 @@ static void line_ends_marks_blank_lines_and_arrays_are_taken(void **state) {
         "\xEF\xBB\xBF{\"text\":\"one\"}\n{\"text\":\"two\"}",
         "\n\n  \t{\"text\":\"one\"}  \n \r\n\n{\"text\":\"two\"}\n\n",
         "[{\"text\":\"one\"},{\"text\":\"two\"}]",
-        "\xEF\xBB\xBF [\r\n {\r\n\"text\" : \"one\" "
-        "}\n,\n{\"text\":\"two\",\"x\":[1,{\"],\":2}]}\n]\n \n",
+        ("\xEF\xBB\xBF [\r\n {\r\n\"text\" : \"one\" "
+         "}\n,\n{\"text\":\"two\",\"x\":[1,{\"],\":2}]}\n]\n \n"),
         "{\"id\":1,\"text\":\"one\"}\n{\"text\":\"two\",\"label\":null}\n",
     };
     for (size_t i = 0; i < sizeof contents / sizeof *contents; i++)
