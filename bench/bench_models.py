@@ -45,13 +45,13 @@ def bandwidth():
 
 
 class Daemon:
-    def __init__(self, model, tp):
+    def __init__(self, model, tp, *flags):
         self.dir = tempfile.TemporaryDirectory()
         socket = f"{self.dir.name}/s"
         self.started = time.monotonic()
         self.process = subprocess.Popen(
             [BUILD / "tpd", "--model", str(model), "--tp", str(tp), "--ctx", "2048",
-             "--socket", socket, "--state-dir", f"{self.dir.name}/state", "--log-level", "error"])
+             "--socket", socket, "--state-dir", f"{self.dir.name}/state", "--log-level", "error", *flags])
         while True:
             try:
                 self.client = tpd.Client(socket)

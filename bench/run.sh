@@ -11,4 +11,6 @@ export B
 echo
 "$B/bench/bench_comm"
 echo
-exec "$PYTHON" bench/bench_models.py
+"$PYTHON" bench/bench_models.py
+echo
+exec "$PYTHON" bench/bench_learning.py
