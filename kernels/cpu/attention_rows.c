@@ -68,11 +68,20 @@ void cpu_attention_rows(struct kctx *base, dev_addr out, int32_t out_stride, dev
                         float scale, int32_t window) {
     struct cpu_ctx *c = cpu_of(base);
     if (kctx_failed(base) || T == 0 || !cpu_scratch(c, rows_attention_scratch(e))) return;
-    struct rows_call call = rows_call(c, (struct rows_attention){
-        .q = cpu_at(c, q), .k = cpu_at(c, k), .v = cpu_at(c, v),
-        .out = cpu_at(c, out), .lse = cpu_at(c, lse), .out_stride = (size_t)out_stride,
-        .T = T, .H = H, .K = K, .e = e, .window = window,
-        .kv_of_head = kv_of_head, .first = cpu_at(c, first), .scale = scale});
+    struct rows_call call = rows_call(c, (struct rows_attention){.q = cpu_at(c, q),
+                                                                 .k = cpu_at(c, k),
+                                                                 .v = cpu_at(c, v),
+                                                                 .out = cpu_at(c, out),
+                                                                 .lse = cpu_at(c, lse),
+                                                                 .out_stride = (size_t)out_stride,
+                                                                 .T = T,
+                                                                 .H = H,
+                                                                 .K = K,
+                                                                 .e = e,
+                                                                 .window = window,
+                                                                 .kv_of_head = kv_of_head,
+                                                                 .first = cpu_at(c, first),
+                                                                 .scale = scale});
     cpu_parallel(c, pairs_seen(&call.a), forward_slice, &call);
 }
 
@@ -82,12 +91,24 @@ void cpu_attention_rows_dx(struct kctx *base, dev_addr dq, dev_addr dk, dev_addr
                            dev_addr first, int32_t T, float scale, int32_t window) {
     struct cpu_ctx *c = cpu_of(base);
     if (kctx_failed(base) || T == 0 || !cpu_scratch(c, rows_attention_scratch(e))) return;
-    struct rows_call call = rows_call(c, (struct rows_attention){
-        .q = cpu_at(c, q), .k = cpu_at(c, k), .v = cpu_at(c, v),
-        .out = cpu_at(c, out), .lse = cpu_at(c, lse), .dout = cpu_at(c, dout),
-        .dq = cpu_at(c, dq), .dk = cpu_at(c, dk), .dv = cpu_at(c, dv),
-        .out_stride = (size_t)out_stride, .T = T, .H = H, .K = K, .e = e, .window = window,
-        .kv_of_head = kv_of_head, .first = cpu_at(c, first), .scale = scale});
+    struct rows_call call = rows_call(c, (struct rows_attention){.q = cpu_at(c, q),
+                                                                 .k = cpu_at(c, k),
+                                                                 .v = cpu_at(c, v),
+                                                                 .out = cpu_at(c, out),
+                                                                 .lse = cpu_at(c, lse),
+                                                                 .dout = cpu_at(c, dout),
+                                                                 .dq = cpu_at(c, dq),
+                                                                 .dk = cpu_at(c, dk),
+                                                                 .dv = cpu_at(c, dv),
+                                                                 .out_stride = (size_t)out_stride,
+                                                                 .T = T,
+                                                                 .H = H,
+                                                                 .K = K,
+                                                                 .e = e,
+                                                                 .window = window,
+                                                                 .kv_of_head = kv_of_head,
+                                                                 .first = cpu_at(c, first),
+                                                                 .scale = scale});
     size_t work = pairs_seen(&call.a);
     /* One pass recomputes the scores once, two passes twice, but those share out better. The bits
      * are the same. */

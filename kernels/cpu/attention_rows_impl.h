@@ -38,7 +38,7 @@ static struct pair_room pair_layout(int32_t e, float *scratch) {
     return r;
 }
 
-/* --- the six products -------------------------------------------------------------------------- */
+/* --- the six products ------------------------------------------------------------------------ */
 
 /* c[TILE_Q][TILE_K] = a_t^T b, a_t [e][TILE_Q], b [e][TILE_K]. */
 static void pair_scores(float *c, const float *a_t, const float *b, int32_t e, int32_t rows,
@@ -66,7 +66,7 @@ static void mix_turned(float *c, const float *a, const float *b, int32_t lanes, 
                  true);
 }
 
-/* --- what rows see ----------------------------------------------------------------------------- */
+/* --- what rows see --------------------------------------------------------------------------- */
 
 static int32_t first_key(const struct rows_attention *a, int32_t row) {
     int32_t first = a->first[row];
@@ -104,7 +104,7 @@ static void copy_rows(float *to, const float *from, size_t stride, int32_t n, in
         copy_row(to + i * lanes, from + (size_t)i * stride, e, lanes, 1);
 }
 
-/* --- forward ----------------------------------------------------------------------------------- */
+/* --- forward --------------------------------------------------------------------------------- */
 
 /* One row of scores becomes weights; what the row has gathered shrinks to the new maximum. */
 static void softmax_row(const struct pair_room *room, int32_t r, int32_t from, int32_t to,
@@ -174,7 +174,7 @@ static void attention_tile(const struct rows_attention *a, int32_t tile, int32_t
     }
 }
 
-/* --- backward ---------------------------------------------------------------------------------- */
+/* --- backward -------------------------------------------------------------------------------- */
 
 static void load_queries(const struct rows_attention *a, const struct pair_room *room,
                          const struct span *q) {

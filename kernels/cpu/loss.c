@@ -31,8 +31,13 @@ void cpu_ce_stats(struct kctx *base, dev_addr stats, dev_addr logits, dev_addr l
                   int32_t V, int32_t first_row) {
     struct cpu_ctx *c = cpu_of(base);
     if (kctx_failed(base)) return;
-    struct ce_call call = {.c = c, .stats = cpu_at(c, stats), .logits = V ? cpu_at(c, logits) : NULL,
-                           .labels = cpu_at(c, labels), .T = T, .V = V, .first_row = first_row};
+    struct ce_call call = {.c = c,
+                           .stats = cpu_at(c, stats),
+                           .logits = V ? cpu_at(c, logits) : NULL,
+                           .labels = cpu_at(c, labels),
+                           .T = T,
+                           .V = V,
+                           .first_row = first_row};
     cpu_parallel(c, 8 * (size_t)T * (size_t)(V + 1), stats_slice, &call);
 }
 
@@ -50,7 +55,8 @@ static void ce_row(const struct ce_call *call, int64_t t) {
     for (int32_t r = 1; r < call->n; r++) max = fmaxf(max, stats[3 * r]);
     double sum = 0, label = 0;
     for (int32_t r = 0; r < call->n; r++) {
-        if (stats[3 * r + 1] > 0) sum += (double)stats[3 * r + 1] * exp((double)stats[3 * r] - max);
+        if (stats[3 * r + 1] != 0)
+            sum += (double)stats[3 * r + 1] * exp((double)stats[3 * r] - max);
         label += stats[3 * r + 2];
     }
     call->loss[t] = (float)(log(sum) + max - label);
@@ -71,14 +77,21 @@ void cpu_ce_grad(struct kctx *base, dev_addr loss, dev_addr logits, dev_addr sta
                  dev_addr labels, dev_addr weight, int32_t T, int32_t V, int32_t first_row) {
     struct cpu_ctx *c = cpu_of(base);
     if (kctx_failed(base)) return;
-    struct ce_call call = {.c = c, .loss = cpu_at(c, loss), .logits = V ? cpu_at(c, logits) : NULL,
-                           .all_stats = cpu_at(c, stats), .weight = cpu_at(c, weight),
-                           .labels = cpu_at(c, labels), .n = n, .T = T, .V = V,
+    struct ce_call call = {.c = c,
+                           .loss = cpu_at(c, loss),
+                           .logits = V ? cpu_at(c, logits) : NULL,
+                           .all_stats = cpu_at(c, stats),
+                           .weight = cpu_at(c, weight),
+                           .labels = cpu_at(c, labels),
+                           .n = n,
+                           .T = T,
+                           .V = V,
                            .first_row = first_row};
     cpu_parallel(c, 8 * (size_t)T * (size_t)(V + 1), ce_slice, &call);
 }
 
-/* --- embedding ------------------------------------------------------------------------------------ */
+/* --- embedding
+ * ------------------------------------------------------------------------------------ */
 
 struct table_call {
     struct cpu_ctx *c;
@@ -107,8 +120,8 @@ void cpu_embed_rows(struct kctx *base, dev_addr out, dev_addr table, dev_addr id
                     int32_t d, int32_t V, int32_t first_row, float scale) {
     struct cpu_ctx *c = cpu_of(base);
     if (kctx_failed(base)) return;
-    struct table_call call = {c, cpu_at(c, out), V ? cpu_at(c, table) : NULL, cpu_at(c, ids), T, d,
-                              V, first_row, scale};
+    struct table_call call = {
+        c, cpu_at(c, out), V ? cpu_at(c, table) : NULL, cpu_at(c, ids), T, d, V, first_row, scale};
     cpu_parallel(c, (size_t)T * (size_t)d, embed_rows_slice, &call);
 }
 
@@ -128,11 +141,11 @@ static void embed_grad_slice(void *arg, int member, int n_members) {
     }
 }
 
-void cpu_embed_grad(struct kctx *base, dev_addr grad, dev_addr dx, dev_addr ids, int32_t T, int32_t d,
-                    int32_t V, int32_t first_row, float scale) {
+void cpu_embed_grad(struct kctx *base, dev_addr grad, dev_addr dx, dev_addr ids, int32_t T,
+                    int32_t d, int32_t V, int32_t first_row, float scale) {
     struct cpu_ctx *c = cpu_of(base);
     if (kctx_failed(base) || V == 0) return;
-    struct table_call call = {c, cpu_at(c, grad), cpu_at(c, dx), cpu_at(c, ids), T, d, V, first_row,
-                              scale};
+    struct table_call call = {c, cpu_at(c, grad), cpu_at(c, dx), cpu_at(c, ids), T, d,
+                              V, first_row,       scale};
     cpu_parallel(c, (size_t)T * (size_t)d, embed_grad_slice, &call);
 }

@@ -23,8 +23,8 @@ static void axpy_slice(void *arg, int member, int n_members) {
 void cpu_axpy(struct kctx *base, dev_addr y, dev_addr x, size_t n, float a) {
     struct cpu_ctx *c = cpu_of(base);
     if (kctx_failed(base) || n == 0) return;
-    struct elements_call call = {.c = c, .out = cpu_at(c, y), .x = cpu_at(c, x), .n = (int64_t)n,
-                                 .a = a};
+    struct elements_call call = {
+        .c = c, .out = cpu_at(c, y), .x = cpu_at(c, x), .n = (int64_t)n, .a = a};
     cpu_parallel(c, n, axpy_slice, &call);
 }
 
@@ -38,56 +38,53 @@ static void copy_slice(void *arg, int member, int n_members) {
 void cpu_copy(struct kctx *base, dev_addr to, dev_addr from, size_t bytes) {
     struct cpu_ctx *c = cpu_of(base);
     if (kctx_failed(base) || bytes == 0) return;
-    struct elements_call call = {.c = c, .out = cpu_at(c, to), .x = cpu_at(c, from),
-                                 .n = (int64_t)bytes};
+    struct elements_call call = {
+        .c = c, .out = cpu_at(c, to), .x = cpu_at(c, from), .n = (int64_t)bytes};
     cpu_parallel(c, bytes / 4, copy_slice, &call);
 }
 
-/* --- dropout -------------------------------------------------------------------------------------- */
+/* --- dropout
+ * -------------------------------------------------------------------------------------- */
 
 struct dropout_call {
+    struct cpu_ctx *c;
     float *out;
     const float *x;
     int32_t T, cols;
-    uint64_t row_stride, col, first, seed;
-    uint32_t below; /* a draw below it is dropped */
+    uint64_t row_stride, first, seed;
+    uint64_t below; /* of 2^32 values of a draw, those that drop */
     float by;
 };
-
-/* The finaliser of splitmix64 over a counter: 32 even bits for each (seed, index). */
-static uint32_t draw(uint64_t seed, uint64_t index) {
-    uint64_t x = seed + (index + 1) * 0x9E3779B97F4A7C15u;
-    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
-    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
-    return (uint32_t)((x ^ x >> 31) >> 32);
-}
 
 static void dropout_slice(void *arg, int member, int n_members) {
     const struct dropout_call *call = arg;
     int64_t from, to;
     team_slice(call->T, 1, member, n_members, &from, &to);
-    for (int64_t t = from; t < to; t++) {
-        size_t at = (size_t)t * (size_t)call->cols;
-        uint64_t index = call->first + (uint64_t)t * call->row_stride + call->col;
-        for (int32_t i = 0; i < call->cols; i++) {
-            bool keep = draw(call->seed, index + (uint64_t)i) >= call->below;
-            call->out[at + (size_t)i] = keep ? call->x[at + (size_t)i] * call->by : 0;
-        }
-    }
+    for (int64_t t = from; t < to; t++)
+        call->c->level->train->dropout(
+            call->out + t * call->cols, call->x + t * call->cols, call->cols, call->seed,
+            call->first + (uint64_t)t * call->row_stride, call->below, call->by);
 }
 
 void cpu_dropout(struct kctx *base, dev_addr out, dev_addr x, int32_t T, int32_t cols,
                  int32_t row_stride, int32_t col, float p, uint64_t seed, uint64_t first) {
     struct cpu_ctx *c = cpu_of(base);
     if (kctx_failed(base)) return;
-    struct dropout_call call = {.out = cpu_at(c, out), .x = cpu_at(c, x), .T = T, .cols = cols,
-                                .row_stride = (uint64_t)row_stride, .col = (uint64_t)(int64_t)col,
-                                .first = first, .seed = seed, .below = (uint32_t)(p * 0x1p32),
-                                .by = 1 / (1 - p)};
-    cpu_parallel(c, 8 * (size_t)T * (size_t)cols, dropout_slice, &call);
+    struct dropout_call call = {.c = c,
+                                .out = cpu_at(c, out),
+                                .x = cpu_at(c, x),
+                                .T = T,
+                                .cols = cols,
+                                .row_stride = (uint64_t)row_stride,
+                                .first = first + (uint64_t)col,
+                                .seed = seed,
+                                .below = (uint64_t)((double)p * 0x1p32),
+                                .by = p < 1 ? 1 / (1 - p) : 0};
+    cpu_parallel(c, 4 * (size_t)T * (size_t)cols, dropout_slice, &call);
 }
 
-/* --- the step ------------------------------------------------------------------------------------- */
+/* --- the step
+ * ------------------------------------------------------------------------------------- */
 
 /* Pieces are summed by members and added up in their order. */
 enum { SQUARES_PIECE = 1 << 16 };
@@ -136,8 +133,13 @@ void cpu_adamw(struct kctx *base, dev_addr p, dev_addr g, dev_addr m, dev_addr v
                const struct adamw_params *params, float grad_scale) {
     struct cpu_ctx *c = cpu_of(base);
     if (kctx_failed(base) || n == 0) return;
-    struct elements_call call = {.c = c, .out = cpu_at(c, p), .x = cpu_at(c, g), .m = cpu_at(c, m),
-                                 .v = cpu_at(c, v), .n = (int64_t)n, .params = params,
+    struct elements_call call = {.c = c,
+                                 .out = cpu_at(c, p),
+                                 .x = cpu_at(c, g),
+                                 .m = cpu_at(c, m),
+                                 .v = cpu_at(c, v),
+                                 .n = (int64_t)n,
+                                 .params = params,
                                  .a = grad_scale};
     cpu_parallel(c, 4 * n, adamw_slice, &call);
 }

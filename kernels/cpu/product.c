@@ -35,7 +35,8 @@ static void deal(struct product_call *call, int team) {
     int64_t best = INT64_MAX;
     for (int down = 1; down <= team; down++) {
         int across = team / down;
-        int64_t rows = part_of(call->M, ROW_GRAIN, down), cols = part_of(call->N, COL_GRAIN, across);
+        int64_t rows = part_of(call->M, ROW_GRAIN, down),
+                cols = part_of(call->N, COL_GRAIN, across);
         int64_t cost = (rows + COPY_B) * (cols + COPY_A);
         if (cost < best) {
             best = cost;
@@ -49,8 +50,7 @@ static void run_product(struct cpu_ctx *c, const struct product *p, int32_t M, i
     if (M == 0 || N == 0 || !cpu_scratch(c, PRODUCT_SCRATCH)) return;
     struct product_call call = {.c = c, .product = p, .M = M, .N = N};
     size_t work = (size_t)M * (size_t)N;
-    for (int i = 0; i < p->n_terms; i++)
-        work += (size_t)M * (size_t)N * (size_t)p->terms[i].n_k;
+    for (int i = 0; i < p->n_terms; i++) work += (size_t)M * (size_t)N * (size_t)p->terms[i].n_k;
     deal(&call, team_size(c->team));
     cpu_parallel(c, work, product_slice, &call);
 }

@@ -77,7 +77,7 @@ static void sums_chunk(const float *a, const float *b, int32_t n_k, float *c, si
     sums(a, K_CHUNK, 1, b, PANEL, n_k, c, c_row, add);
 }
 
-/* --- blocks ------------------------------------------------------------------------------------ */
+/* --- blocks ---------------------------------------------------------------------------------- */
 
 struct product_room {
     float *a; /* [row][K_CHUNK] */

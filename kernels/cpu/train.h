@@ -2,8 +2,9 @@
  *
  * Files in reading order: product.c (matmul, linear_dx), attention_rows.c, train_rows.c (norms,
  * rotation, activations, sums over rows), loss.c (cross entropy, embedding), optimizer.c (copies,
- * dropout, sums of squares, AdamW): they cut the work for the team; and the loops of each instruction set, product_impl.h,
- * attention_rows_impl.h and train_impl.h, which train_level_impl.h puts together.
+ * dropout, sums of squares, AdamW): they cut the work for the team; and the loops of each
+ * instruction set, product_impl.h, attention_rows_impl.h and train_impl.h, which train_level_impl.h
+ * puts together.
  *
  * Bits do not depend on the team: work is cut over outputs alone, and every output is summed in one
  * order by one member. */
@@ -12,7 +13,7 @@
 
 #include "kernels/cpu/cpu.h"
 
-/* --- matrix products --------------------------------------------------------------------------- */
+/* --- matrix products ------------------------------------------------------------------------- */
 
 /* One term of a sum of products, op(a) b. */
 struct product_term {
@@ -42,7 +43,7 @@ struct product_part {
 enum { PRODUCT_ROWS = 96, PRODUCT_COLS = 512 };
 enum { PRODUCT_SCRATCH = 4 * (K_CHUNK * (PRODUCT_ROWS + PRODUCT_COLS) + PRODUCT_COLS * LANES) };
 
-/* --- attention --------------------------------------------------------------------------------- */
+/* --- attention ------------------------------------------------------------------------------- */
 
 /* Tiles of query rows and blocks of key rows: multiples of what registers hold of either. */
 enum { TILE_Q = 48, TILE_K = 96 };
@@ -63,7 +64,18 @@ static inline size_t rows_attention_scratch(int32_t e) {
     return 4 * (lanes * (5 * TILE_Q + 5 * TILE_K) + 2 * TILE_Q * TILE_K + 4 * TILE_Q);
 }
 
-/* --- the loops --------------------------------------------------------------------------------- */
+/* --- dropout --------------------------------------------------------------------------------- */
+
+/* SplitMix64 (Steele, Lea and Flood), entered anywhere: draw i of a key is the finaliser of
+ * key + (i + 1) * gamma. */
+static inline uint64_t counter_draw(uint64_t key, uint64_t i) {
+    uint64_t x = key + (i + 1) * 0x9E3779B97F4A7C15u;
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
+    return x ^ x >> 31;
+}
+
+/* --- the loops ------------------------------------------------------------------------------- */
 
 /* One instruction set's loops. All pointers are host pointers. */
 struct cpu_train {
@@ -98,12 +110,16 @@ struct cpu_train {
     /* x = e^(x - max) * by */
     void (*softmax_grad)(float *x, int32_t n, float max, float by);
 
+    /* Draws index … index + n - 1 of key: an element is dropped where the upper half of its draw is
+     * below `below`, else multiplied by `by`. */
+    void (*dropout)(float *out, const float *x, int32_t n, uint64_t key, uint64_t index,
+                    uint64_t below, float by);
     double (*sum_squares)(const float *x, size_t n);
     void (*adamw)(float *p, const float *g, float *m, float *v, size_t n,
                   const struct adamw_params *params, float grad_scale);
 };
 
-/* --- operations: as in kernels.h --------------------------------------------------------------- */
+/* --- operations: as in kernels.h ------------------------------------------------------------- */
 
 void cpu_matmul(struct kctx *c, dev_addr out, int32_t M, int32_t N, int32_t K, dev_addr a, bool ta,
                 dev_addr b, bool tb, float alpha, float beta);
@@ -129,8 +145,8 @@ void cpu_ce_grad(struct kctx *c, dev_addr loss, dev_addr logits, dev_addr stats,
                  dev_addr labels, dev_addr weight, int32_t T, int32_t V, int32_t first_row);
 void cpu_embed_grad(struct kctx *c, dev_addr grad, dev_addr dx, dev_addr ids, int32_t T, int32_t d,
                     int32_t V, int32_t first_row, float scale);
-void cpu_embed_rows(struct kctx *c, dev_addr out, dev_addr table, dev_addr ids, int32_t T, int32_t d,
-                    int32_t V, int32_t first_row, float scale);
+void cpu_embed_rows(struct kctx *c, dev_addr out, dev_addr table, dev_addr ids, int32_t T,
+                    int32_t d, int32_t V, int32_t first_row, float scale);
 void cpu_copy(struct kctx *c, dev_addr to, dev_addr from, size_t bytes);
 void cpu_axpy(struct kctx *c, dev_addr y, dev_addr x, size_t n, float a);
 void cpu_dropout(struct kctx *c, dev_addr out, dev_addr x, int32_t T, int32_t cols,

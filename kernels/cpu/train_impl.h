@@ -124,10 +124,23 @@ static void softmax_grad(float *x, int32_t n, float max, float by) {
     }
 }
 
+/* Draws and sums in double, in plain C that compilers turn into vectors. */
+
+static void dropout(float *out, const float *x, int32_t n, uint64_t key, uint64_t index,
+                    uint64_t below, float by) {
+    for (int32_t i = 0; i < n; i++) {
+        uint64_t draw = counter_draw(key, index + (uint64_t)i) >> 32;
+        out[i] = draw < below ? 0 : x[i] * by;
+    }
+}
+
 static double sum_squares(const float *x, size_t n) {
-    double total = 0;
-    for (size_t from = 0; from < n; from += 4096)
-        total += (double)sum_of_squares(x + from, (int32_t)(n - from < 4096 ? n - from : 4096));
+    double sum[LANES] = {0}, total = 0;
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (size_t j = 0; j < LANES; j++) sum[j] += (double)x[i + j] * (double)x[i + j];
+    for (size_t j = 0; j < LANES; j++) total += sum[j];
+    for (; i < n; i++) total += (double)x[i] * (double)x[i];
     return total;
 }
 

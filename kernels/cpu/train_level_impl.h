@@ -18,6 +18,7 @@ static const struct cpu_train train_loops = {
     .row_max = row_max,
     .sum_exp = sum_exp,
     .softmax_grad = softmax_grad,
+    .dropout = dropout,
     .sum_squares = sum_squares,
     .adamw = adamw,
 };

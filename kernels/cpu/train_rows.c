@@ -1,7 +1,9 @@
 /* Backward of norms, rotation and activation: cuts rows, or columns where rows are summed. */
 #include "kernels/cpu/train.h"
 
-static size_t area(int32_t rows, int32_t cols) { return (size_t)rows * (size_t)cols; }
+static size_t area(int32_t rows, int32_t cols) {
+    return (size_t)rows * (size_t)cols;
+}
 
 struct rows_call {
     struct cpu_ctx *c;
@@ -13,7 +15,8 @@ struct rows_call {
     bool inverse;
 };
 
-/* --- sums over rows: members share the columns ---------------------------------------------------- */
+/* --- sums over rows: members share the columns
+ * ---------------------------------------------------- */
 
 static void col_sum_slice(void *arg, int member, int n_members) {
     const struct rows_call *call = arg;
@@ -32,7 +35,7 @@ void cpu_col_sum(struct kctx *base, dev_addr out, dev_addr x, int32_t T, int32_t
     cpu_parallel(c, area(T, n), col_sum_slice, &call);
 }
 
-/* --- rmsnorm ------------------------------------------------------------------------------------ */
+/* --- rmsnorm --------------------------------------------------------------------------------- */
 
 static void norm_dx_slice(void *arg, int member, int n_members) {
     const struct rows_call *call = arg;
@@ -45,13 +48,19 @@ static void norm_dx_slice(void *arg, int member, int n_members) {
     }
 }
 
-void cpu_rmsnorm_dx(struct kctx *base, dev_addr dx, dev_addr dg, dev_addr dy, dev_addr x, dev_addr g,
-                    int32_t T, int32_t d, float eps) {
+void cpu_rmsnorm_dx(struct kctx *base, dev_addr dx, dev_addr dg, dev_addr dy, dev_addr x,
+                    dev_addr g, int32_t T, int32_t d, float eps) {
     struct cpu_ctx *c = cpu_of(base);
     /* r of each row, between the two passes, in the first member's scratch */
     if (kctx_failed(base) || T == 0 || !cpu_scratch(c, (size_t)T * sizeof(float))) return;
-    struct rows_call call = {.c = c, .a = cpu_at(c, dx), .x = cpu_at(c, x), .y = cpu_at(c, dy),
-                             .g = cpu_at(c, g), .r = (float *)cpu_scratch_of(c, 0), .T = T, .d = d,
+    struct rows_call call = {.c = c,
+                             .a = cpu_at(c, dx),
+                             .x = cpu_at(c, x),
+                             .y = cpu_at(c, dy),
+                             .g = cpu_at(c, g),
+                             .r = (float *)cpu_scratch_of(c, 0),
+                             .T = T,
+                             .d = d,
                              .eps = eps};
     cpu_parallel(c, 4 * area(T, d), norm_dx_slice, &call);
     if (!dg) return;
@@ -59,7 +68,8 @@ void cpu_rmsnorm_dx(struct kctx *base, dev_addr dx, dev_addr dg, dev_addr dy, de
     cpu_parallel(c, 2 * area(T, d), col_sum_slice, &call);
 }
 
-/* --- rotation, activation ------------------------------------------------------------------------- */
+/* --- rotation, activation
+ * ------------------------------------------------------------------------- */
 
 static void rope_slice(void *arg, int member, int n_members) {
     const struct rows_call *call = arg;
@@ -75,8 +85,13 @@ void cpu_rope_rows(struct kctx *base, dev_addr x, int32_t heads, dev_addr cos_si
                    int32_t e, bool inverse) {
     struct cpu_ctx *c = cpu_of(base);
     if (kctx_failed(base)) return;
-    struct rows_call call = {.c = c, .a = cpu_at(c, x), .x = cpu_at(c, cos_sin), .T = T,
-                             .heads = heads, .e = e, .inverse = inverse};
+    struct rows_call call = {.c = c,
+                             .a = cpu_at(c, x),
+                             .x = cpu_at(c, cos_sin),
+                             .T = T,
+                             .heads = heads,
+                             .e = e,
+                             .inverse = inverse};
     cpu_parallel(c, 2 * area(T, heads * e), rope_slice, &call);
 }
 
@@ -100,7 +115,12 @@ void cpu_silu_mul_dx(struct kctx *base, dev_addr dgate, dev_addr dup, dev_addr d
                      dev_addr up, int32_t T, int32_t F) {
     struct cpu_ctx *c = cpu_of(base);
     if (kctx_failed(base)) return;
-    struct silu_call call = {c, cpu_at(c, dgate), cpu_at(c, dup), cpu_at(c, dout), cpu_at(c, gate),
-                             cpu_at(c, up), (int64_t)area(T, F)};
+    struct silu_call call = {c,
+                             cpu_at(c, dgate),
+                             cpu_at(c, dup),
+                             cpu_at(c, dout),
+                             cpu_at(c, gate),
+                             cpu_at(c, up),
+                             (int64_t)area(T, F)};
     cpu_parallel(c, 16 * area(T, F), silu_slice, &call);
 }

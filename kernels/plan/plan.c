@@ -1,8 +1,8 @@
 /* kernels/plan: the operations as bookkeeping. Nothing is computed and no device memory is touched;
- * memory in use, bytes moved and FLOPs are counted, so that running the real model code on it answers
- * "will it fit, how fast". It checks what the other backends take on trust: every address that an
- * operation is given must lie, with its whole extent, in one live allocation. */
-#include "kernels/kernels.h"
+ * memory in use, bytes moved and FLOPs are counted, so that running the real model code on it
+ * answers "will it fit, how fast". It checks what the other backends take on trust: every address
+ * that an operation is given must lie, with its whole extent, in one live allocation. */
+#include "kernels/plan/plan.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -23,7 +23,9 @@ struct plan_ctx {
     dev_addr next;
 };
 
-static struct plan_ctx *plan_of(struct kctx *c) { return (struct plan_ctx *)c; }
+static struct plan_ctx *plan_of(struct kctx *c) {
+    return (struct plan_ctx *)c;
+}
 
 /* The allocation that holds [at, at + bytes), or NULL. */
 static struct allocation *find(struct plan_ctx *p, dev_addr at, size_t bytes) {
@@ -50,21 +52,17 @@ static void touch(struct kctx *c, dev_addr at, size_t bytes, uint64_t *counter, 
     *counter += bytes;
 }
 
-static void reads(struct kctx *c, dev_addr at, size_t bytes, const char *op) {
+void plan_reads(struct kctx *c, dev_addr at, size_t bytes, const char *op) {
     touch(c, at, bytes, &plan_of(c)->counts.bytes_read, op);
 }
 
-static void writes(struct kctx *c, dev_addr at, size_t bytes, const char *op) {
+void plan_writes(struct kctx *c, dev_addr at, size_t bytes, const char *op) {
     touch(c, at, bytes, &plan_of(c)->counts.bytes_written, op);
 }
 
-static void work(struct kctx *c, uint64_t flops) {
+void plan_work(struct kctx *c, uint64_t flops) {
     plan_of(c)->counts.flops += flops;
     plan_of(c)->counts.ops++;
-}
-
-static size_t floats(int64_t rows, int64_t cols) {
-    return (size_t)rows * (size_t)cols * sizeof(float);
 }
 
 static int plan_mem_alloc(struct kctx *c, enum mem_kind kind, size_t bytes, dev_addr *out,
@@ -113,14 +111,14 @@ static void plan_mem_use(struct kctx *c, struct mem_use *use) {
 
 static void plan_upload(struct kctx *c, dev_addr to, const void *from, size_t bytes) {
     (void)from;
-    writes(c, to, bytes, "upload");
-    work(c, 0);
+    plan_writes(c, to, bytes, "upload");
+    plan_work(c, 0);
 }
 
 static void plan_download(struct kctx *c, void *to, dev_addr from, size_t bytes) {
-    reads(c, from, bytes, "download");
+    plan_reads(c, from, bytes, "download");
     memset(to, 0, bytes);
-    work(c, 0);
+    plan_work(c, 0);
 }
 
 static int plan_wait(struct kctx *c, struct error *e) {
@@ -144,8 +142,8 @@ static void plan_weight_put(struct kctx *c, const struct weight *w, int32_t row,
     (void)stride;
     size_t row_bytes = dtype_row_bytes(w->type, w->cols);
     assert(row >= 0 && n >= 0 && row + n <= w->rows);
-    writes(c, w->data + (size_t)row * row_bytes, (size_t)n * row_bytes, "weight_put");
-    work(c, 0);
+    plan_writes(c, w->data + (size_t)row * row_bytes, (size_t)n * row_bytes, "weight_put");
+    plan_work(c, 0);
 }
 
 static void plan_weight_free(struct kctx *c, struct weight *w) {
@@ -157,26 +155,26 @@ static void plan_embed(struct kctx *c, dev_addr out, const struct weight *table,
                        int32_t T, int32_t first_row, float scale) {
     (void)first_row;
     (void)scale;
-    reads(c, ids, (size_t)T * 4, "embed");
-    reads(c, table->data, dtype_row_bytes(table->type, table->cols), "embed");
-    writes(c, out, floats(T, table->cols), "embed");
-    work(c, (uint64_t)T * (uint64_t)table->cols);
+    plan_reads(c, ids, (size_t)T * 4, "embed");
+    plan_reads(c, table->data, dtype_row_bytes(table->type, table->cols), "embed");
+    plan_writes(c, out, plan_floats(T, table->cols), "embed");
+    plan_work(c, (uint64_t)T * (uint64_t)table->cols);
 }
 
 static void plan_rmsnorm(struct kctx *c, dev_addr out, dev_addr x, dev_addr g, int32_t T, int32_t d,
                          float eps) {
     (void)eps;
-    reads(c, x, floats(T, d), "rmsnorm");
-    reads(c, g, floats(1, d), "rmsnorm");
-    writes(c, out, floats(T, d), "rmsnorm");
-    work(c, 4 * (uint64_t)T * (uint64_t)d);
+    plan_reads(c, x, plan_floats(T, d), "rmsnorm");
+    plan_reads(c, g, plan_floats(1, d), "rmsnorm");
+    plan_writes(c, out, plan_floats(T, d), "rmsnorm");
+    plan_work(c, 4 * (uint64_t)T * (uint64_t)d);
 }
 
 static void plan_add_rmsnorm(struct kctx *c, dev_addr out, dev_addr x, dev_addr y, float scale,
                              dev_addr g, int32_t T, int32_t d, float eps) {
     (void)scale;
-    reads(c, y, floats(T, d), "add_rmsnorm");
-    writes(c, x, floats(T, d), "add_rmsnorm");
+    plan_reads(c, y, plan_floats(T, d), "add_rmsnorm");
+    plan_writes(c, x, plan_floats(T, d), "add_rmsnorm");
     plan_rmsnorm(c, out, x, g, T, d, eps);
 }
 
@@ -185,30 +183,30 @@ static void plan_linear(struct kctx *c, const struct linear_job *jobs, int n_job
     for (int i = 0; i < n_jobs; i++) {
         const struct weight *w = jobs[i].w;
         assert(w->cols == jobs[0].w->cols);
-        reads(c, w->data, w->bytes, "linear (weight)");
-        if (jobs[i].bias) reads(c, jobs[i].bias, floats(1, w->rows), "linear (bias)");
-        writes(c, jobs[i].y, floats(T, w->rows), "linear (output)");
-        work(c, 2 * (uint64_t)T * (uint64_t)w->rows * (uint64_t)w->cols);
+        plan_reads(c, w->data, w->bytes, "linear (weight)");
+        if (jobs[i].bias) plan_reads(c, jobs[i].bias, plan_floats(1, w->rows), "linear (bias)");
+        plan_writes(c, jobs[i].y, plan_floats(T, w->rows), "linear (output)");
+        plan_work(c, 2 * (uint64_t)T * (uint64_t)w->rows * (uint64_t)w->cols);
     }
-    reads(c, x, floats(T, jobs[0].w->cols), "linear (input)");
+    plan_reads(c, x, plan_floats(T, jobs[0].w->cols), "linear (input)");
 }
 
 static void plan_head_norm(struct kctx *c, dev_addr x, dev_addr g, int32_t T, int32_t heads,
                            int32_t e, float eps) {
     (void)eps;
-    reads(c, g, floats(1, e), "head_norm");
-    reads(c, x, floats(T, heads * e), "head_norm");
-    writes(c, x, floats(T, heads * e), "head_norm");
-    work(c, 4 * (uint64_t)T * (uint64_t)heads * (uint64_t)e);
+    plan_reads(c, g, plan_floats(1, e), "head_norm");
+    plan_reads(c, x, plan_floats(T, heads * e), "head_norm");
+    plan_writes(c, x, plan_floats(T, heads * e), "head_norm");
+    plan_work(c, 4 * (uint64_t)T * (uint64_t)heads * (uint64_t)e);
 }
 
 static void plan_rope_table(struct kctx *c, dev_addr cos_sin, const struct rope_freqs *f,
                             dev_addr pos, dev_addr len, int32_t T) {
-    reads(c, f->inv_freq, floats(1, f->head_dim / 2), "rope_table");
-    reads(c, pos, (size_t)T * 4, "rope_table");
-    reads(c, len, (size_t)T * 4, "rope_table");
-    writes(c, cos_sin, floats(T, f->head_dim), "rope_table");
-    work(c, 2 * (uint64_t)T * (uint64_t)f->head_dim);
+    plan_reads(c, f->inv_freq, plan_floats(1, f->head_dim / 2), "rope_table");
+    plan_reads(c, pos, (size_t)T * 4, "rope_table");
+    plan_reads(c, len, (size_t)T * 4, "rope_table");
+    plan_writes(c, cos_sin, plan_floats(T, f->head_dim), "rope_table");
+    plan_work(c, 2 * (uint64_t)T * (uint64_t)f->head_dim);
 }
 
 static size_t kv_row_bytes(const struct kv_view *kv) {
@@ -218,16 +216,16 @@ static size_t kv_row_bytes(const struct kv_view *kv) {
 static void plan_rope_kv(struct kctx *c, dev_addr q, int32_t H, dev_addr k, dev_addr v,
                          dev_addr cos_sin, const struct kv_view *kv, const struct step_rows *rows) {
     int32_t T = rows->n_rows, e = kv->head_dim;
-    reads(c, rows->pos, (size_t)T * 4, "rope_kv");
-    reads(c, rows->seq, (size_t)T * 4, "rope_kv");
-    reads(c, rows->blocks, (size_t)rows->n_seqs * (size_t)rows->max_blocks * 4, "rope_kv");
-    reads(c, cos_sin, floats(T, e), "rope_kv");
-    reads(c, v, floats(T, kv->n_heads * e), "rope_kv");
-    writes(c, q, floats(T, H * e), "rope_kv");
-    writes(c, k, floats(T, kv->n_heads * e), "rope_kv");
-    writes(c, kv->k, (size_t)T * kv_row_bytes(kv), "rope_kv (cache)");
-    writes(c, kv->v, (size_t)T * kv_row_bytes(kv), "rope_kv (cache)");
-    work(c, 6 * (uint64_t)T * (uint64_t)(H + kv->n_heads) * (uint64_t)e);
+    plan_reads(c, rows->pos, (size_t)T * 4, "rope_kv");
+    plan_reads(c, rows->seq, (size_t)T * 4, "rope_kv");
+    plan_reads(c, rows->blocks, (size_t)rows->n_seqs * (size_t)rows->max_blocks * 4, "rope_kv");
+    plan_reads(c, cos_sin, plan_floats(T, e), "rope_kv");
+    plan_reads(c, v, plan_floats(T, kv->n_heads * e), "rope_kv");
+    plan_writes(c, q, plan_floats(T, H * e), "rope_kv");
+    plan_writes(c, k, plan_floats(T, kv->n_heads * e), "rope_kv");
+    plan_writes(c, kv->k, (size_t)T * kv_row_bytes(kv), "rope_kv (cache)");
+    plan_writes(c, kv->v, (size_t)T * kv_row_bytes(kv), "rope_kv (cache)");
+    plan_work(c, 6 * (uint64_t)T * (uint64_t)(H + kv->n_heads) * (uint64_t)e);
 }
 
 /* Positions live in device memory, so the plan takes each row to see the rows of its step: a lower
@@ -239,35 +237,35 @@ static void plan_attention(struct kctx *c, dev_addr out, int32_t out_stride, dev
     int32_t T = rows->n_rows, e = kv->head_dim;
     assert(out_stride >= H * e);
     for (int32_t h = 0; h < H; h++) assert(kv_of_head[h] >= 0 && kv_of_head[h] < kv->n_heads);
-    reads(c, q, floats(T, H * e), "attention");
-    reads(c, kv->k, (size_t)T * kv_row_bytes(kv), "attention (cache)");
-    reads(c, kv->v, (size_t)T * kv_row_bytes(kv), "attention (cache)");
-    writes(c, out, floats(T - 1, out_stride) + floats(1, H * e), "attention");
+    plan_reads(c, q, plan_floats(T, H * e), "attention");
+    plan_reads(c, kv->k, (size_t)T * kv_row_bytes(kv), "attention (cache)");
+    plan_reads(c, kv->v, (size_t)T * kv_row_bytes(kv), "attention (cache)");
+    plan_writes(c, out, plan_floats(T - 1, out_stride) + plan_floats(1, H * e), "attention");
     uint64_t seen = window > 0 && window < T ? (uint64_t)T * (uint64_t)window
                                              : (uint64_t)T * (uint64_t)(T + 1) / 2;
-    work(c, 4 * seen * (uint64_t)H * (uint64_t)e);
+    plan_work(c, 4 * seen * (uint64_t)H * (uint64_t)e);
 }
 
 static void plan_silu_mul(struct kctx *c, dev_addr out, dev_addr gate, dev_addr up, int32_t T,
                           int32_t F) {
-    reads(c, gate, floats(T, F), "silu_mul");
-    reads(c, up, floats(T, F), "silu_mul");
-    writes(c, out, floats(T, F), "silu_mul");
-    work(c, 5 * (uint64_t)T * (uint64_t)F);
+    plan_reads(c, gate, plan_floats(T, F), "silu_mul");
+    plan_reads(c, up, plan_floats(T, F), "silu_mul");
+    plan_writes(c, out, plan_floats(T, F), "silu_mul");
+    plan_work(c, 5 * (uint64_t)T * (uint64_t)F);
 }
 
 static void plan_gather_rows(struct kctx *c, dev_addr out, dev_addr x, dev_addr index, int32_t n,
                              int32_t d) {
-    reads(c, index, (size_t)n * 4, "gather_rows");
-    reads(c, x, floats(1, d), "gather_rows");
-    writes(c, out, floats(n, d), "gather_rows");
-    work(c, 0);
+    plan_reads(c, index, (size_t)n * 4, "gather_rows");
+    plan_reads(c, x, plan_floats(1, d), "gather_rows");
+    plan_writes(c, out, plan_floats(n, d), "gather_rows");
+    plan_work(c, 0);
 }
 
 static void plan_scale(struct kctx *c, dev_addr x, size_t n, float s) {
-    if (s != 0) reads(c, x, n * sizeof(float), "scale");
-    writes(c, x, n * sizeof(float), "scale");
-    work(c, n);
+    if (s != 0) plan_reads(c, x, n * sizeof(float), "scale");
+    plan_writes(c, x, n * sizeof(float), "scale");
+    plan_work(c, n);
 }
 
 static void plan_close(struct kctx *c) {
@@ -297,6 +295,23 @@ static const struct kernels plan_kernels = {
     .silu_mul = plan_silu_mul,
     .gather_rows = plan_gather_rows,
     .scale = plan_scale,
+    .matmul = plan_matmul,
+    .linear_dx = plan_linear_dx,
+    .col_sum = plan_col_sum,
+    .rmsnorm_dx = plan_rmsnorm_dx,
+    .rope_rows = plan_rope_rows,
+    .attention_rows = plan_attention_rows,
+    .attention_rows_dx = plan_attention_rows_dx,
+    .silu_mul_dx = plan_silu_mul_dx,
+    .ce_stats = plan_ce_stats,
+    .ce_grad = plan_ce_grad,
+    .embed_rows = plan_embed_rows,
+    .embed_grad = plan_embed_grad,
+    .copy = plan_copy,
+    .axpy = plan_axpy,
+    .dropout = plan_dropout,
+    .sum_squares = plan_sum_squares,
+    .adamw = plan_adamw,
     .close = plan_close,
 };
 

@@ -52,7 +52,7 @@ static void free_arrays(struct arrays *a) {
     for (int i = 0; i < 5; i++) free(all[i]);
 }
 
-/* --- the reference ------------------------------------------------------------------------------ */
+/* --- the reference --------------------------------------------------------------------------- */
 
 static int32_t first_seen(const struct arrays *a, int32_t t) {
     int32_t w = a->s->window;
@@ -122,7 +122,7 @@ static void free_reference(struct reference *r) {
     for (int i = 0; i < 5; i++) free(all[i]);
 }
 
-/* --- what the kernels say ----------------------------------------------------------------------- */
+/* --- what the kernels say -------------------------------------------------------------------- */
 
 struct answer {
     float *out, *lse, *dq, *dk, *dv;
@@ -138,10 +138,10 @@ static struct answer answer_of(struct kctx *c, const struct arrays *a) {
     dev_addr first = to_device(c, a->first, (size_t)s->T * 4);
     dev_addr dq = to_device(c, dirt, q_bytes), dk = to_device(c, dirt, kv_bytes);
     dev_addr dv = to_device(c, dirt, kv_bytes);
-    c->ops->attention_rows(c, out, (int32_t)a->stride, lse, q, s->H, k, v, s->K, s->kv_of_head, s->e,
-                           first, s->T, s->scale, s->window);
-    c->ops->attention_rows_dx(c, dq, dk, dv, dout, out, (int32_t)a->stride, lse, q, s->H, k, v, s->K,
-                              s->kv_of_head, s->e, first, s->T, s->scale, s->window);
+    c->ops->attention_rows(c, out, (int32_t)a->stride, lse, q, s->H, k, v, s->K, s->kv_of_head,
+                           s->e, first, s->T, s->scale, s->window);
+    c->ops->attention_rows_dx(c, dq, dk, dv, dout, out, (int32_t)a->stride, lse, q, s->H, k, v,
+                              s->K, s->kv_of_head, s->e, first, s->T, s->scale, s->window);
     struct answer r = {from_device(c, out, a->n_out * 4), from_device(c, lse, lse_bytes),
                        from_device(c, dq, q_bytes), from_device(c, dk, kv_bytes),
                        from_device(c, dv, kv_bytes)};
@@ -181,7 +181,7 @@ static void matches_double_arithmetic_at_every_level(void **state) {
     on_every_level(attention_matches_doubles);
 }
 
-/* --- finite differences ------------------------------------------------------------------------- */
+/* --- finite differences ---------------------------------------------------------------------- */
 
 /* sum(dout out), in double */
 static double objective(const struct arrays *a) {
@@ -233,7 +233,7 @@ static void gradients_are_the_slopes_of_the_forward(void **state) {
     c->ops->close(c);
 }
 
-/* --- bits --------------------------------------------------------------------------------------- */
+/* --- bits ------------------------------------------------------------------------------------ */
 
 /* Teams that divide the KV heads take them in one pass, others in two. */
 static void bits_do_not_depend_on_the_team(void **state) {
