@@ -6,7 +6,8 @@
  * rank's thread, by all ranks with the same arguments: each is one unit. Functions that take an
  * error wait for the device; the others only enqueue.
  *
- * The order of a micro-batch: trainee_begin, trainee_forward(0 … L-1), trainee_loss, then
+ * The order of a micro-batch: trainee_begin, trainee_forward(0 … L-1), trainee_loss_chunk(0 …),
+ * trainee_loss, then
  * trainee_backward(L-1 … 0), trainee_end. After the last micro-batch of a step: trainee_norm, then
  * trainee_update over all slices. Math: docs/training.md.
  */
@@ -54,7 +55,12 @@ void trainee_free(struct trainee *t);
 
 void trainee_begin(struct trainee *t, const struct train_batch *batch);
 void trainee_forward(struct trainee *t, int32_t layer);
-/* *loss: the sum over trained rows of their loss (not weighted), the same on all ranks. */
+/* The loss in chunks of loss_rows rows, 0 … n-1 in turn: logits, their loss and their gradient are made
+ * and used at once. */
+int32_t trainee_loss_chunks(const struct trainee *t);
+void trainee_loss_chunk(struct trainee *t, int32_t chunk);
+/* After the last chunk. *loss: the sum over trained rows of their loss (not weighted), the same on all
+ * ranks. */
 int trainee_loss(struct trainee *t, double *loss, struct error *e);
 void trainee_backward(struct trainee *t, int32_t layer);
 /* The embedding's gradient; waits for the device. */

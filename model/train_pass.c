@@ -303,15 +303,24 @@ static void loss_rows(struct trainee *t, int32_t from, int32_t n) {
                     c->hidden, c->norm_eps);
 }
 
+int32_t trainee_loss_chunks(const struct trainee *t) {
+    return (t->batch.n_rows + t->options.loss_rows - 1) / t->options.loss_rows;
+}
+
+void trainee_loss_chunk(struct trainee *t, int32_t chunk) {
+    const struct kernels *ops = t->ctx->ops;
+    int32_t T = t->batch.n_rows, from = chunk * t->options.loss_rows;
+    int32_t n = T - from < t->options.loss_rows ? T - from : t->options.loss_rows;
+    if (chunk == 0) {
+        ops->scale(t->ctx, t->dx, floats(T, t->config->hidden), 0);
+        ops->scale(t->ctx, t->loss, floats(T, 1), 0);
+    }
+    if (!kctx_failed(t->ctx) && any_trained(t, from, n)) loss_rows(t, from, n);
+}
+
 int trainee_loss(struct trainee *t, double *loss, struct error *e) {
     const struct kernels *ops = t->ctx->ops;
     int32_t T = t->batch.n_rows;
-    ops->scale(t->ctx, t->dx, floats(T, t->config->hidden), 0);
-    ops->scale(t->ctx, t->loss, floats(T, 1), 0);
-    for (int32_t from = 0; from < T && !kctx_failed(t->ctx); from += t->options.loss_rows) {
-        int32_t n = T - from < t->options.loss_rows ? T - from : t->options.loss_rows;
-        if (any_trained(t, from, n)) loss_rows(t, from, n);
-    }
     ops->download(t->ctx, t->host_loss, t->loss, (size_t)T * sizeof *t->host_loss);
     int err = ops->wait(t->ctx, e);
     *loss = 0;

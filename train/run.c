@@ -10,14 +10,14 @@
 #include <string.h>
 
 /* Rows of a micro-batch, about: enough for the products, few enough that a layer is a short unit. */
-enum { MICRO_ROWS = 512, LOSS_ROWS = 128 };
+enum { MICRO_ROWS = 512, LOSS_ROWS = 64 };
 
 /* --- units on the ranks -------------------------------------------------------------------------- */
 
 struct order {
     struct run *run;
     enum {
-        ORDER_NEW, ORDER_FREE, ORDER_BEGIN, ORDER_FORWARD, ORDER_LOSS, ORDER_BACKWARD, ORDER_END,
+        ORDER_NEW, ORDER_FREE, ORDER_BEGIN, ORDER_FORWARD, ORDER_LOSS_CHUNK, ORDER_LOSS, ORDER_BACKWARD, ORDER_END,
         ORDER_NORM, ORDER_UPDATE, ORDER_CLEAR, ORDER_GET, ORDER_SET
     } what;
     int index;
@@ -56,6 +56,7 @@ static int obey(struct rank *rank, void *arg, struct error *e) {
         break;
     case ORDER_BEGIN: trainee_begin(t, &o->batch); break;
     case ORDER_FORWARD: trainee_forward(t, o->index); break;
+    case ORDER_LOSS_CHUNK: trainee_loss_chunk(t, o->index); break;
     case ORDER_LOSS: err = trainee_loss(t, &result, e); break;
     case ORDER_BACKWARD: trainee_backward(t, o->index); break;
     case ORDER_END: err = trainee_end(t, e); break;
@@ -474,6 +475,14 @@ static int layers(struct run *r, struct ranks *ranks, int what, enum run_phase n
     return err;
 }
 
+/* One chunk of the loss; *done with the last, and then *loss is the micro-batch's. */
+static int loss_chunk(struct run *r, struct ranks *ranks, bool *done, double *loss,
+                      struct error *e) {
+    int err = command_simple(r, ranks, ORDER_LOSS_CHUNK, r->index, NULL, e);
+    *done = ++r->index >= trainee_loss_chunks(r->on_rank[0]);
+    return err || !*done ? err : command_simple(r, ranks, ORDER_LOSS, 0, loss, e);
+}
+
 static int micro_end(struct run *r, struct ranks *ranks, struct error *e) {
     int err = command_simple(r, ranks, ORDER_END, 0, NULL, e);
     if (err) return err;
@@ -487,8 +496,9 @@ static int micro_end(struct run *r, struct ranks *ranks, struct error *e) {
 
 static int eval_loss(struct run *r, struct ranks *ranks, struct error *e) {
     double loss;
-    int err = command_simple(r, ranks, ORDER_LOSS, 0, &loss, e);
-    if (err) return err;
+    bool done;
+    int err = loss_chunk(r, ranks, &done, &loss, e);
+    if (err || !done) return err;
     r->eval_sum += loss;
     r->eval_rows += r->rows.n_trained;
     if (++r->eval_at < dataset_epoch_batches(r->eval)) r->phase = RUN_EVAL_BEGIN;
@@ -498,6 +508,7 @@ static int eval_loss(struct run *r, struct ranks *ranks, struct error *e) {
 
 int run_unit(struct run *r, struct ranks *ranks, bool *idle, struct error *e) {
     double loss;
+    bool done;
     int err;
     *idle = false;
     switch (r->phase) {
@@ -511,10 +522,12 @@ int run_unit(struct run *r, struct ranks *ranks, bool *idle, struct error *e) {
         return err ? err : begin_micro(r, ranks, r->epoch, r->position.batch, false, e);
     case RUN_FORWARD: return layers(r, ranks, ORDER_FORWARD, RUN_LOSS, e);
     case RUN_LOSS:
-        err = command_simple(r, ranks, ORDER_LOSS, 0, &loss, e);
-        if (!err) r->step_loss += loss;
+        err = loss_chunk(r, ranks, &done, &loss, e);
+        if (err || !done) return err;
+        r->step_loss += loss;
         r->phase = RUN_BACKWARD;
-        return err;
+        r->index = 0;
+        return 0;
     case RUN_BACKWARD: return layers(r, ranks, ORDER_BACKWARD, RUN_MICRO_END, e);
     case RUN_MICRO_END: return micro_end(r, ranks, e);
     case RUN_NORM: return clip(r, ranks, e);

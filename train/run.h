@@ -12,7 +12,7 @@ enum run_phase {
     RUN_SETUP,      /* trainees on the ranks, the newest checkpoint */
     RUN_STEP_BEGIN, /* counts the step's rows, begins its first micro-batch */
     RUN_FORWARD,    /* layer */
-    RUN_LOSS,
+    RUN_LOSS,       /* chunk */
     RUN_BACKWARD,   /* layer */
     RUN_MICRO_END,
     RUN_NORM,
@@ -20,7 +20,7 @@ enum run_phase {
     RUN_STEP_END,   /* books; what comes next */
     RUN_EVAL_BEGIN, /* a micro-batch of the eval part */
     RUN_EVAL_FORWARD,
-    RUN_EVAL_LOSS,
+    RUN_EVAL_LOSS,  /* chunk */
     RUN_GATHER,     /* tensors to host memory */
     RUN_WRITING,    /* a task writes a checkpoint or the result */
     RUN_OVER
@@ -47,7 +47,7 @@ struct run {
     int32_t n_layers, micro_rows, vocab;
 
     enum run_phase phase;
-    int index; /* layer, slice or tensor */
+    int index; /* layer, chunk, slice or tensor */
     struct train_position position;
     int64_t steps, micro_per_step;
     int64_t micro_of_step, micro_in_step; /* done, and how many this step has */

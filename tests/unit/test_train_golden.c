@@ -87,7 +87,10 @@ static int train_unit(struct rank *rank, void *arg, struct error *e) {
         break;
     }
     case FORWARD: trainee_forward(t, u->index); break;
-    case LOSS: err = trainee_loss(t, &result, e); break;
+    case LOSS:
+        for (int32_t i = 0; i < trainee_loss_chunks(t); i++) trainee_loss_chunk(t, i);
+        err = trainee_loss(t, &result, e);
+        break;
     case BACKWARD: trainee_backward(t, u->index); break;
     case END: err = trainee_end(t, e); break;
     case NORM: err = trainee_norm(t, &result, e); break;
