@@ -11,6 +11,8 @@ export B
 echo
 "$B/bench/bench_comm"
 echo
+"$B/bench/bench_train_kernels"
+echo
 "$PYTHON" bench/bench_models.py
 echo
 exec "$PYTHON" bench/bench_learning.py

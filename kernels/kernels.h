@@ -253,6 +253,8 @@ void kctx_fail(struct kctx *c, const struct error *e);
 struct cpu_options {
     struct core_set cores; /* the rank's cores; the caller is pinned to the first */
     size_t memory_limit;   /* bytes this rank may hold; 0 = what the machine has */
+    bool bf16_compute;     /* matmul and linear_dx round their operands to bf16 where the CPU
+                            * multiplies that faster; sums stay fp32, and so does all of serving */
     bool debug_alias;      /* hand out unreadable addresses (also by TPD_DEBUG_ALIAS=1) */
 };
 /* Called on the rank's own thread, which becomes member 0 of its team. */

@@ -44,7 +44,8 @@ for part in "$@"; do
     unit) each_test "" "test_*" ;;
     alias)
         export TPD_DEBUG_ALIAS=1
-        for t in "$B"/tests/test_model* "$B"/tests/test_engine_model* "$B"/tests/test_kernel*; do
+        for t in "$B"/tests/test_model* "$B"/tests/test_engine_model* "$B"/tests/test_kernel* \
+            "$B"/tests/test_train_kernel*; do
             [ -x "$t" ] && run_one "$(basename "$t") with unreadable addresses" "$t"
         done
         unset TPD_DEBUG_ALIAS

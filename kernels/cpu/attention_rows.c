@@ -5,46 +5,53 @@ struct rows_call {
     struct cpu_ctx *c;
     struct rows_attention a;
     int32_t n_tiles, n_blocks;
+    _Atomic int32_t next; /* unit that nobody has taken */
 };
 
+/* Units differ in length and cores in speed, so members take the next one when they are free; each
+ * is done whole by one member, and no bit depends on whose it was. */
+static bool take_unit(struct rows_call *call, int32_t n, int32_t *unit) {
+    *unit = atomic_fetch_add_explicit(&call->next, 1, memory_order_relaxed);
+    return *unit < n;
+}
+
+/* Tiles come from the last, which sees most keys, to the first. */
 static void forward_slice(void *arg, int member, int n_members) {
-    const struct rows_call *call = arg;
-    int32_t unit = 0;
-    for (int32_t tile = call->n_tiles - 1; tile >= 0; tile--) /* the longest first */
-        for (int32_t head = 0; head < call->a.H; head++)
-            if (unit++ % n_members == member)
-                call->c->level->train->attention_tile(&call->a, tile, head,
-                                                      cpu_scratch_of(call->c, member));
+    struct rows_call *call = arg;
+    int32_t unit, H = call->a.H;
+    (void)n_members;
+    while (take_unit(call, call->n_tiles * H, &unit))
+        call->c->level->train->attention_tile(&call->a, call->n_tiles - 1 - unit / H, unit % H,
+                                              cpu_scratch_of(call->c, member));
 }
 
 static void dq_slice(void *arg, int member, int n_members) {
-    const struct rows_call *call = arg;
-    int32_t unit = 0;
-    for (int32_t tile = call->n_tiles - 1; tile >= 0; tile--)
-        for (int32_t head = 0; head < call->a.H; head++)
-            if (unit++ % n_members == member)
-                call->c->level->train->attention_dq(&call->a, tile, head,
-                                                    cpu_scratch_of(call->c, member));
+    struct rows_call *call = arg;
+    int32_t unit, H = call->a.H;
+    (void)n_members;
+    while (take_unit(call, call->n_tiles * H, &unit))
+        call->c->level->train->attention_dq(&call->a, call->n_tiles - 1 - unit / H, unit % H,
+                                            cpu_scratch_of(call->c, member));
 }
 
+/* The first block is seen by most rows. */
 static void dkv_slice(void *arg, int member, int n_members) {
-    const struct rows_call *call = arg;
-    int32_t unit = 0;
-    for (int32_t block = 0; block < call->n_blocks; block++)
-        for (int32_t head = 0; head < call->a.K; head++)
-            if (unit++ % n_members == member)
-                call->c->level->train->attention_dkv(&call->a, block, head, false,
-                                                     cpu_scratch_of(call->c, member));
+    struct rows_call *call = arg;
+    int32_t unit, K = call->a.K;
+    (void)n_members;
+    while (take_unit(call, call->n_blocks * K, &unit))
+        call->c->level->train->attention_dkv(&call->a, unit / K, unit % K, false,
+                                             cpu_scratch_of(call->c, member));
 }
 
 /* All three gradients in one pass, a KV head and the heads that read it to one member. */
 static void kv_heads_slice(void *arg, int member, int n_members) {
-    const struct rows_call *call = arg;
-    int64_t from, to;
-    team_slice(call->a.K, 1, member, n_members, &from, &to);
-    for (int64_t head = from; head < to; head++)
+    struct rows_call *call = arg;
+    int32_t head;
+    (void)n_members;
+    while (take_unit(call, call->a.K, &head))
         for (int32_t block = 0; block < call->n_blocks; block++)
-            call->c->level->train->attention_dkv(&call->a, block, (int32_t)head, true,
+            call->c->level->train->attention_dkv(&call->a, block, head, true,
                                                  cpu_scratch_of(call->c, member));
 }
 
@@ -59,7 +66,8 @@ static size_t pairs_seen(const struct rows_attention *a) {
 
 /* What both directions share. */
 static struct rows_call rows_call(struct cpu_ctx *c, struct rows_attention a) {
-    return (struct rows_call){c, a, round_up(a.T, TILE_Q) / TILE_Q, round_up(a.T, TILE_K) / TILE_K};
+    return (struct rows_call){c, a, round_up(a.T, TILE_Q) / TILE_Q, round_up(a.T, TILE_K) / TILE_K,
+                              0};
 }
 
 void cpu_attention_rows(struct kctx *base, dev_addr out, int32_t out_stride, dev_addr lse,
@@ -116,6 +124,7 @@ void cpu_attention_rows_dx(struct kctx *base, dev_addr dq, dev_addr dk, dev_addr
         cpu_parallel(c, work, kv_heads_slice, &call);
     } else {
         cpu_parallel(c, work, dq_slice, &call);
+        call.next = 0;
         cpu_parallel(c, work, dkv_slice, &call);
     }
 }

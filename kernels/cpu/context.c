@@ -140,6 +140,7 @@ int kernels_cpu_open(struct kctx **out, int rank, const struct cpu_options *opti
     c->base.ops = &cpu_kernels;
     c->base.rank = rank;
     c->level = level;
+    c->bf16 = options->bf16_compute && level->train->bf16();
     const char *env = getenv("TPD_DEBUG_ALIAS");
     bool alias = options->debug_alias || (env && strcmp(env, "1") == 0);
     int code = cpu_memory_open(c, options->memory_limit, alias, e);

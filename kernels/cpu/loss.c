@@ -90,8 +90,7 @@ void cpu_ce_grad(struct kctx *base, dev_addr loss, dev_addr logits, dev_addr sta
     cpu_parallel(c, 8 * (size_t)T * (size_t)(V + 1), ce_slice, &call);
 }
 
-/* --- embedding
- * ------------------------------------------------------------------------------------ */
+/* --- embedding -------------------------------------------------------------------------------- */
 
 struct table_call {
     struct cpu_ctx *c;

@@ -43,8 +43,7 @@ void cpu_copy(struct kctx *base, dev_addr to, dev_addr from, size_t bytes) {
     cpu_parallel(c, bytes / 4, copy_slice, &call);
 }
 
-/* --- dropout
- * -------------------------------------------------------------------------------------- */
+/* --- dropout ---------------------------------------------------------------------------------- */
 
 struct dropout_call {
     struct cpu_ctx *c;
@@ -83,8 +82,7 @@ void cpu_dropout(struct kctx *base, dev_addr out, dev_addr x, int32_t T, int32_t
     cpu_parallel(c, 4 * (size_t)T * (size_t)cols, dropout_slice, &call);
 }
 
-/* --- the step
- * ------------------------------------------------------------------------------------- */
+/* --- the step --------------------------------------------------------------------------------- */
 
 /* Pieces are summed by members and added up in their order. */
 enum { SQUARES_PIECE = 1 << 16 };

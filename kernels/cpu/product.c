@@ -46,7 +46,8 @@ static void deal(struct product_call *call, int team) {
     }
 }
 
-static void run_product(struct cpu_ctx *c, const struct product *p, int32_t M, int32_t N) {
+static void run_product(struct cpu_ctx *c, struct product *p, int32_t M, int32_t N) {
+    p->bf16 = c->bf16;
     if (M == 0 || N == 0 || !cpu_scratch(c, PRODUCT_SCRATCH)) return;
     struct product_call call = {.c = c, .product = p, .M = M, .N = N};
     size_t work = (size_t)M * (size_t)N;
@@ -66,7 +67,7 @@ void cpu_matmul(struct kctx *base, dev_addr out, int32_t M, int32_t N, int32_t K
                                 .b = cpu_at(c, b),
                                 .b_stride = (size_t)(tb ? K : N),
                                 .b_turned = tb};
-    struct product p = {&term, 1, cpu_at(c, out), (size_t)N, alpha, beta};
+    struct product p = {&term, 1, cpu_at(c, out), (size_t)N, alpha, beta, false};
     run_product(c, &p, M, N);
 }
 
@@ -78,7 +79,8 @@ void cpu_linear_dx(struct kctx *base, const struct linear_job *jobs, int n_jobs,
     int32_t cols = jobs[0].w->cols;
     if (kctx_failed(base)) return;
     for (int from = 0; from < n_jobs; from += JOBS_MAX) {
-        struct product p = {terms, 0, cpu_at(c, dx), (size_t)cols, 1, accumulate || from > 0};
+        struct product p = {terms, 0, cpu_at(c, dx), (size_t)cols, 1, accumulate || from > 0,
+                            false};
         for (; p.n_terms < JOBS_MAX && from + p.n_terms < n_jobs; p.n_terms++) {
             const struct linear_job *job = &jobs[from + p.n_terms];
             terms[p.n_terms] = (struct product_term){.n_k = job->w->rows,

@@ -72,10 +72,15 @@ INLINE void sums(const float *a, size_t a_row, size_t a_k, const float *b, size_
     }
 }
 
+/* MATMUL_ROWS rows of a copied block of a, by a panel of one of b. */
+typedef void sums_fn(const float *a, const float *b, int32_t n_k, float *c, size_t c_row, bool add);
+
 static void sums_chunk(const float *a, const float *b, int32_t n_k, float *c, size_t c_row,
                        bool add) {
     sums(a, K_CHUNK, 1, b, PANEL, n_k, c, c_row, add);
 }
+
+#include "kernels/cpu/product_bf16_impl.h"
 
 /* --- blocks ---------------------------------------------------------------------------------- */
 
@@ -95,7 +100,7 @@ static void copy_a(float *to, const struct product_term *t, int32_t row, int32_t
             copy_row(to + i * K_CHUNK, t->a + (size_t)(row + i) * t->a_stride + k, n_k, n_k, alpha);
     }
     for (int32_t i = n_rows; i < round_up(n_rows, MATMUL_ROWS); i++)
-        memset(to + i * K_CHUNK, 0, (size_t)n_k * sizeof *to);
+        memset(to + i * K_CHUNK, 0, (size_t)round_up(n_k, LANES) * sizeof *to);
 }
 
 static float *panel_of(float *b, int32_t col, int32_t n_k) {
@@ -135,8 +140,8 @@ static void copy_b_weights(float *to, const struct panels *w, int32_t k, int32_t
 }
 
 /* One block of a times one of b. Where a tile runs over an edge its sums go through a buffer. */
-static void add_block(const struct product_room *room, int32_t n_k, float *out, size_t stride,
-                      int32_t n_rows, int32_t n_cols, bool add) {
+static void add_block(const struct product_room *room, sums_fn *sum, int32_t n_k, float *out,
+                      size_t stride, int32_t n_rows, int32_t n_cols, bool add) {
     float edge[MATMUL_ROWS * PANEL];
     for (int32_t c = 0; c < n_cols; c += PANEL)
         for (int32_t r = 0; r < n_rows; r += MATMUL_ROWS) {
@@ -144,10 +149,10 @@ static void add_block(const struct product_room *room, int32_t n_k, float *out, 
             float *to = out + (size_t)r * stride + c;
             int32_t rows = n_rows - r, cols = n_cols - c;
             if (rows >= MATMUL_ROWS && cols >= PANEL) {
-                sums_chunk(a, b, n_k, to, stride, add);
+                sum(a, b, n_k, to, stride, add);
                 continue;
             }
-            sums_chunk(a, b, n_k, edge, PANEL, false);
+            sum(a, b, n_k, edge, PANEL, false);
             if (rows > MATMUL_ROWS) rows = MATMUL_ROWS;
             if (cols > PANEL) cols = PANEL;
             for (int32_t i = 0; i < rows; i++)
@@ -162,6 +167,7 @@ static void add_block(const struct product_room *room, int32_t n_k, float *out, 
 static void product_cols(const struct product *p, const struct product_part *part,
                          const struct product_room *room) {
     bool add = p->beta != 0;
+    sums_fn *sum = p->bf16 ? sums_pairs : sums_chunk;
     float *out = p->out + (size_t)part->row * p->out_stride + part->col;
     for (const struct product_term *t = p->terms; t < p->terms + p->n_terms; t++)
         for (int32_t k = 0; k < t->n_k; k += K_CHUNK) {
@@ -170,10 +176,12 @@ static void product_cols(const struct product *p, const struct product_part *par
                 copy_b_dense(room->b, t, k, n_k, part->col, part->n_cols);
             else
                 copy_b_weights(room->b, &t->w, k, n_k, part->col, part->n_cols, room->w);
+            if (p->bf16) narrow_panels(room->b, n_k, part->n_cols);
             for (int32_t r = 0; r < part->n_rows; r += PRODUCT_ROWS) {
                 int32_t n = part->n_rows - r < PRODUCT_ROWS ? part->n_rows - r : PRODUCT_ROWS;
                 copy_a(room->a, t, part->row + r, n, k, n_k, p->alpha);
-                add_block(room, n_k, out + (size_t)r * p->out_stride, p->out_stride, n,
+                if (p->bf16) narrow_rows(room->a, round_up(n, MATMUL_ROWS), n_k);
+                add_block(room, sum, n_k, out + (size_t)r * p->out_stride, p->out_stride, n,
                           part->n_cols, add);
             }
             add = true;

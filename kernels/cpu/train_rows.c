@@ -15,8 +15,7 @@ struct rows_call {
     bool inverse;
 };
 
-/* --- sums over rows: members share the columns
- * ---------------------------------------------------- */
+/* --- sums over rows: members share the columns ------------------------------------------------ */
 
 static void col_sum_slice(void *arg, int member, int n_members) {
     const struct rows_call *call = arg;
@@ -68,8 +67,7 @@ void cpu_rmsnorm_dx(struct kctx *base, dev_addr dx, dev_addr dg, dev_addr dy, de
     cpu_parallel(c, 2 * area(T, d), col_sum_slice, &call);
 }
 
-/* --- rotation, activation
- * ------------------------------------------------------------------------- */
+/* --- rotation, activation --------------------------------------------------------------------- */
 
 static void rope_slice(void *arg, int member, int n_members) {
     const struct rows_call *call = arg;

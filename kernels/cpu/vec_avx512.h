@@ -120,3 +120,20 @@ INLINE vf v_code5s(vi a) {
                                    -2, -1);
     return _mm512_permutex2var_ps(low, a, high);
 }
+
+/* Products of bf16 pairs, for functions marked BF16 alone: not every CPU of this level has them. */
+#define VEC_BF16
+#define BF16 __attribute__((target("avx512bf16")))
+INLINE void i_store(float *p, vi a) { _mm512_storeu_si512(p, a); }
+/* a's 16 values, then b's, rounded to even. */
+BF16 INLINE vi i_bf16_joined(vf a, vf b) { return (vi)_mm512_cvtne2ps_pbh(b, a); }
+/* Lane i: a's value in the low half, b's in the high one. */
+BF16 INLINE vi i_bf16_pairs(vf a, vf b) {
+    __m512i low = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(a));
+    __m512i high = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(b));
+    return _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
+}
+/* sum + both products of each lane's pairs. */
+BF16 INLINE vf v_add_bf16_products(vf sum, vf a, vf b) {
+    return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
+}

@@ -16,8 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static inline struct kctx *open_ctx(int n_cores, size_t limit, bool alias) {
-    struct cpu_options options = {.memory_limit = limit, .debug_alias = alias};
+static inline struct kctx *open_options(int n_cores, const struct cpu_options *wanted) {
+    struct cpu_options options = *wanted;
     struct core_set allowed;
     core_set_allowed(&allowed);
     options.cores.n = n_cores;
@@ -26,6 +26,10 @@ static inline struct kctx *open_ctx(int n_cores, size_t limit, bool alias) {
     struct error e;
     if (kernels_cpu_open(&c, 0, &options, &e) != 0) fail_msg("%s", e.message);
     return c;
+}
+static inline struct kctx *open_ctx(int n_cores, size_t limit, bool alias) {
+    return open_options(n_cores,
+                        &(struct cpu_options){.memory_limit = limit, .debug_alias = alias});
 }
 
 /* Runs body(ctx) at each level, with one core and with two, plain and under the alias. */

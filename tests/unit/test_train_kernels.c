@@ -2,6 +2,14 @@
  * central differences too; attention has its own file. */
 #include "tests/unit/kernels_fixture.h"
 
+static bool has_bf16(void) {
+#if defined(__x86_64__)
+    return __builtin_cpu_supports("avx512bf16");
+#else
+    return false;
+#endif
+}
+
 static void free_all(struct kctx *c, const dev_addr *all, int n) {
     for (int i = 0; i < n; i++) c->ops->mem_free(c, all[i]);
 }
@@ -12,7 +20,12 @@ struct product_case {
     int32_t M, N, K;
     bool ta, tb;
     float alpha, beta;
+    bool bf16; /* a and b rounded */
 };
+
+static double operand(const struct product_case *p, float x) {
+    return (double)(p->bf16 ? bf16_to_f32(f32_to_bf16(x)) : x);
+}
 
 static void product_right(struct kctx *c, const struct product_case *p) {
     int32_t M = p->M, N = p->N, K = p->K;
@@ -28,8 +41,8 @@ static void product_right(struct kctx *c, const struct product_case *p) {
         for (int32_t j = 0; j < N; j++) {
             double sum = 0;
             for (int32_t k = 0; k < K; k++)
-                sum += (double)a[p->ta ? k * M + i : i * K + k] *
-                       (double)b[p->tb ? j * K + k : k * N + j];
+                sum += operand(p, a[p->ta ? k * M + i : i * K + k]) *
+                       operand(p, b[p->tb ? j * K + k : k * N + j]);
             sum *= (double)p->alpha;
             if (p->beta != 0) sum += (double)p->beta * (double)old[i * N + j];
             assert_near("matmul", got[i * N + j], sum, 1e-6 * (K + 2));
@@ -49,8 +62,26 @@ static void products_right(struct kctx *c) {
             const int32_t *s = sizes[i];
             float beta = (float)(i % 3) / 2; /* 0, 0.5, 1 */
             product_right(c, &(struct product_case){s[0], s[1], s[2], form & 1, form & 2,
-                                                    i % 2 ? 1 : -0.75f, beta});
+                                                    i % 2 ? 1 : -0.75f, beta, false});
         }
+}
+
+/* With bf16_compute, operands are those rounded to bf16 where the CPU has the instructions, and
+ * sums are as good as ever. */
+static void bf16_products_sum_in_fp32(void **state) {
+    (void)state;
+    static const int32_t sizes[][3] = {{1, 1, 1}, {13, 33, 257}, {97, 47, 64}, {25, 530, 21}};
+    struct kctx *c = open_options(2, &(struct cpu_options){.bf16_compute = true});
+    __builtin_cpu_init();
+    bool rounds = strcmp(kernels_cpu_level(), "avx512") == 0 && has_bf16();
+    if (!rounds) print_message("[  NOTE    ] this CPU does not multiply bf16: fp32 is tested\n");
+    for (int form = 0; form < 4; form++)
+        for (int i = 0; i < 4; i++) {
+            const int32_t *s = sizes[i];
+            product_right(c, &(struct product_case){s[0], s[1], s[2], form & 1, form & 2, 1,
+                                                    (float)(i % 2), rounds});
+        }
+    c->ops->close(c);
 }
 
 /* dx of some jobs whose rows and columns are no multiples of anything where the type allows. */
@@ -503,15 +534,15 @@ static void keep(struct kctx *c, struct results *r, dev_addr at, size_t n) {
     free(x);
 }
 
-static struct results results_of_team(int n_cores, const float *x, int n) {
+static struct results results_of_team(int n_cores, bool bf16, const float *x, int n) {
     enum { T = 200, D = 176, V = 50 };
-    struct kctx *c = open_ctx(n_cores, 0, false);
+    struct kctx *c = open_options(n_cores, &(struct cpu_options){.bf16_compute = bf16});
     struct results r = {0};
     struct weight w;
     struct error e;
     int32_t ids[T];
     for (int t = 0; t < T; t++) ids[t] = t * 7 % V;
-    dev_addr a = to_device(c, x, (size_t)n * 4), b = to_device(c, x + 1000, T * D * 4);
+    dev_addr a = to_device(c, x, (size_t)n * 4), b = to_device(c, x + 1000, (size_t)(n - 1000) * 4);
     dev_addr out = to_device(c, NULL, T * 200 * 4), small = to_device(c, NULL, V * D * 4);
     dev_addr at = to_device(c, ids, sizeof ids);
     c->ops->matmul(c, out, D, 200, T, a, true, b, false, 1, 0);
@@ -538,13 +569,15 @@ static void bits_do_not_depend_on_the_team(void **state) {
     (void)state;
     enum { N = 100000 };
     float *x = random_floats(N);
-    struct results want = results_of_team(1, x, N);
-    for (int n = 2; n <= 5; n++) {
-        struct results got = results_of_team(n, x, N);
-        assert_memory_equal(got.all, want.all, want.n * 4);
-        free(got.all);
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        struct results want = results_of_team(1, bf16, x, N);
+        for (int n = 2; n <= 5; n++) {
+            struct results got = results_of_team(n, bf16, x, N);
+            assert_memory_equal(got.all, want.all, want.n * 4);
+            free(got.all);
+        }
+        free(want.all);
     }
-    free(want.all);
     free(x);
 }
 
@@ -569,6 +602,7 @@ AT_EVERY_LEVEL(adamw_steps, adamw_right)
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_in_every_form),
+        cmocka_unit_test(bf16_products_sum_in_fp32),
         cmocka_unit_test(linear_dx_dequantises_every_type),
         cmocka_unit_test(bias_gradients_sum_rows),
         cmocka_unit_test(norm_gradients_are_slopes),
