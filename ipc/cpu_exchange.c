@@ -12,14 +12,20 @@ static uint32_t hash_offsets(const int32_t *offsets, int n) {
     return hash;
 }
 
+/* The signature of a call in which rank r has columns offsets[r] … offsets[r + 1] - 1. */
+static struct call call_by_offsets(uint8_t op, enum dtype type, int32_t rows,
+                                   const int32_t *offsets, int n) {
+    return (struct call){.op = op,
+                         .type = (uint8_t)type,
+                         .rows = rows,
+                         .cols = offsets[n],
+                         .layout = hash_offsets(offsets, n)};
+}
+
 static void reduce_scatter(struct comm *comm, dev_addr out, dev_addr x, int32_t rows,
                            const int32_t *offsets, enum dtype type) {
     int n = comm->n;
-    struct call call = {.op = OP_REDUCE_SCATTER,
-                        .type = (uint8_t)type,
-                        .rows = rows,
-                        .cols = offsets[n],
-                        .layout = hash_offsets(offsets, n)};
+    struct call call = call_by_offsets(OP_REDUCE_SCATTER, type, rows, offsets, n);
     if (!comm_arrive(comm, &call, kernels_cpu_pointer(comm->ctx, x)) || !comm_touch(comm)) return;
     size_t size = comm_size_of(type), width = (size_t)offsets[n] * size;
     size_t from = (size_t)offsets[comm->rank] * size;
@@ -37,11 +43,7 @@ static void reduce_scatter(struct comm *comm, dev_addr out, dev_addr x, int32_t 
 static void all_gather(struct comm *comm, dev_addr out, dev_addr x, int32_t rows,
                        const int32_t *offsets, enum dtype type) {
     int n = comm->n;
-    struct call call = {.op = OP_ALL_GATHER,
-                        .type = (uint8_t)type,
-                        .rows = rows,
-                        .cols = offsets[n],
-                        .layout = hash_offsets(offsets, n)};
+    struct call call = call_by_offsets(OP_ALL_GATHER, type, rows, offsets, n);
     if (!comm_arrive(comm, &call, kernels_cpu_pointer(comm->ctx, x)) || !comm_touch(comm)) return;
     size_t size = comm_size_of(type), width = (size_t)offsets[n] * size;
     uint8_t *to = kernels_cpu_pointer(comm->ctx, out);

@@ -83,7 +83,6 @@ struct trainee {
     size_t shared_floats;
 
     struct train_batch batch; /* of the micro-batch that runs; arrays are not kept */
-    int32_t n_trained;
     int32_t *host_labels;     /* [max_rows] */
     float *host_loss;
 };

@@ -44,7 +44,7 @@ struct run {
 
     struct trainee *on_rank[PLAN_MAX_RANKS];
     bool have_trainees;
-    int32_t n_layers, micro_rows, vocab;
+    int32_t n_layers, micro_rows;
 
     enum run_phase phase;
     int index; /* layer, chunk, slice or tensor */
