@@ -119,11 +119,11 @@ static json_t *rank_bytes_json(const struct engine_stats *stats) {
     json_t *ranks = json_array();
     for (int r = 0; r < stats->tp; r++) {
         const size_t *bytes = stats->ranks[r].use.bytes;
-        json_array_append_new(ranks, json_pack("{s:I, s:I, s:I, s:I}", "weights",
-                                               (json_int_t)bytes[MEM_WEIGHTS], "kv",
-                                               (json_int_t)bytes[MEM_KV], "activations",
-                                               (json_int_t)bytes[MEM_ACTIVATIONS], "buffers",
-                                               (json_int_t)bytes[MEM_BUFFERS]));
+        json_t *rank = json_object();
+        for (int kind = 0; kind < MEM_KIND_COUNT; kind++)
+            json_object_set_new(rank, mem_kind_name((enum mem_kind)kind),
+                                json_integer((json_int_t)bytes[kind]));
+        json_array_append_new(ranks, rank);
     }
     return ranks;
 }

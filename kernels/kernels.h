@@ -29,8 +29,19 @@
 
 typedef uint64_t dev_addr; /* 0 is no memory */
 
-/* What memory is for: the plan and `status` report by it. */
-enum mem_kind { MEM_WEIGHTS, MEM_KV, MEM_ACTIVATIONS, MEM_BUFFERS, MEM_KIND_COUNT };
+/* What memory is for: the plan and `model.info` report by it. */
+enum mem_kind {
+    MEM_WEIGHTS, /* what is served, adapters included */
+    MEM_KV,
+    MEM_ACTIVATIONS,
+    MEM_PARAMETERS, /* what is trained: fp32 masters, or an adapter's A and B */
+    MEM_GRADIENTS,
+    MEM_OPTIMIZER, /* AdamW's moments */
+    MEM_BUFFERS,   /* the integers of a step */
+    MEM_KIND_COUNT
+};
+/* "weights", "kv", … */
+const char *mem_kind_name(enum mem_kind kind);
 
 struct mem_use {
     size_t bytes[MEM_KIND_COUNT]; /* in use now */
@@ -95,6 +106,8 @@ struct kctx;
 
 struct kernels {
     const char *name; /* "cpu", "cuda", "plan" */
+    bool counts_only; /* host memory given to upload and weight_put is not read: it may be NULL (but
+                         for MEM_BUFFERS) */
 
     /* --- memory ------------------------------------------------------------------------------ */
     /* 256-byte aligned, zeroed. ERR_MEMORY with needed and free. Lives until close or mem_free. */
@@ -267,14 +280,16 @@ const char *kernels_cpu_level(void);
 void *kernels_cpu_pointer(const struct kctx *c, dev_addr addr);
 struct team *kernels_cpu_team(const struct kctx *c);
 
+/* Bytes that the CPU backend takes for a matrix: rows are filled up to whole panels. */
+size_t kernels_cpu_weight_bytes(enum dtype type, int32_t rows, int32_t cols);
+
 /* What the operations of a plan context would have cost. */
 struct plan_counts {
-    struct mem_use use;
-    size_t peak[MEM_KIND_COUNT];
+    struct mem_use use, peak; /* now, and when the most was in use */
     uint64_t bytes_read, bytes_written, flops, ops;
 };
 int kernels_plan_open(struct kctx **out, int rank, size_t memory_limit, struct error *e);
 const struct plan_counts *kernels_plan_counts(const struct kctx *c);
-void kernels_plan_reset(struct kctx *c); /* zeroes all but memory in use */
+void kernels_plan_reset(struct kctx *c); /* zeroes all but memory */
 
 #endif

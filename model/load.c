@@ -20,6 +20,10 @@ static void put_run(struct shard *s, const struct store *store, const struct sto
                     const struct weight *w, struct row_run run, size_t row_bytes,
                     size_t col_offset) {
     size_t stride = (size_t)run.step * row_bytes;
+    if (s->ctx->ops->counts_only) {
+        s->ctx->ops->weight_put(s->ctx, w, run.to, run.n, NULL, stride);
+        return;
+    }
     int32_t piece = (int32_t)(PIECE_BYTES / stride);
     if (piece < 1) piece = 1;
     for (int32_t i = 0; i < run.n; i += piece) {
@@ -57,7 +61,8 @@ static int put_matrix(struct shard *s, const struct store *store, const struct s
         put_run(s, store, t, out, (struct row_run){at - row0, half, head + odd, 2}, row_bytes,
                 col_offset);
     }
-    store_drop(store, t, (size_t)row0 * row_bytes, (size_t)(row1 - row0) * row_bytes);
+    if (!s->ctx->ops->counts_only)
+        store_drop(store, t, (size_t)row0 * row_bytes, (size_t)(row1 - row0) * row_bytes);
     return 0;
 }
 
@@ -66,9 +71,12 @@ static int put_vector(struct shard *s, const struct store_tensor *t, int32_t fro
                       bool permuted, dev_addr *out, struct error *e) {
     size_t bytes = (size_t)(to - from) * sizeof(float);
     if (bytes == 0) return 0;
-    float *values = malloc(bytes);
-    if (!values) return error_set(e, ERR_MEMORY, "no memory for tensor %s", t->name);
-    tensor_read(t, permuted ? s->config->head_dim : 0, from, to, 0, 1, values);
+    float *values = NULL;
+    if (!s->ctx->ops->counts_only) {
+        values = malloc(bytes);
+        if (!values) return error_set(e, ERR_MEMORY, "no memory for tensor %s", t->name);
+        tensor_read(t, permuted ? s->config->head_dim : 0, from, to, 0, 1, values);
+    }
     int err = s->ctx->ops->mem_alloc(s->ctx, MEM_WEIGHTS, bytes, out, e);
     if (err) error_prefix(e, "tensor %s: ", t->name);
     else s->ctx->ops->upload(s->ctx, *out, values, bytes);

@@ -21,6 +21,7 @@ static void describe_dims(const struct store_tensor *t, char *out, size_t size) 
 /* The tensor NAME of [rows, cols], or of [cols] when rows is 0. */
 static int need(const struct model *m, const char *name, int64_t rows, int64_t cols,
                 const struct store_tensor **out, struct error *e) {
+    if (m->outline) return outline_add(m->outline, name, rows, cols, out, e);
     const struct store_tensor *t = store_find(m->store, name);
     if (!t)
         return error_bad_file(e, m->path, "tensor", name,
@@ -91,22 +92,22 @@ static int check_unused(const struct model *m, struct error *e) {
     return 0;
 }
 
-static int find_tensors(struct model *m, struct error *e) {
+int model_find_tensors(struct model *m, struct error *e) {
     const struct model_config *c = &m->config;
     int err = need(m, "model.embed_tokens.weight", c->vocab, c->hidden, &m->embed, e);
     if (!err) err = need(m, "model.norm.weight", 0, c->hidden, &m->norm, e);
     if (!err && !c->tied_head) {
         err = need(m, "lm_head.weight", c->vocab, c->hidden, &m->head, e);
-        if (err && !store_find(m->store, "lm_head.weight"))
+        if (err && !m->outline && !store_find(m->store, "lm_head.weight"))
             error_prefix(e, "tie_word_embeddings is false, so the model needs a head of its own: ");
     } else m->head = m->embed;
-    m->rope_factors = store_find(m->store, "rope_freqs.weight");
+    m->rope_factors = m->outline ? NULL : store_find(m->store, "rope_freqs.weight");
     if (!err && m->rope_factors)
         err = need(m, "rope_freqs.weight", 0, c->head_dim / 2, &m->rope_factors, e);
     m->layers = calloc((size_t)c->n_layers, sizeof *m->layers);
     if (!err && !m->layers) err = error_set(e, ERR_MEMORY, "no memory for the list of tensors");
     for (int32_t i = 0; i < c->n_layers && !err; i++) err = find_layer(m, i, e);
-    return err ? err : check_unused(m, e);
+    return err || m->outline ? err : check_unused(m, e);
 }
 
 static int read_hf_config(struct model *m, const char *path, struct error *e) {
@@ -156,7 +157,7 @@ int model_open(struct model **out, const char *path, struct error *e) {
                                     "is a lone .safetensors file: give the directory that also "
                                     "has its config.json");
     }
-    if (!err) err = find_tensors(m, e);
+    if (!err) err = model_find_tensors(m, e);
     if (err) {
         model_free(m);
         return err;
@@ -168,6 +169,7 @@ int model_open(struct model **out, const char *path, struct error *e) {
 void model_free(struct model *m) {
     if (!m) return;
     store_close(m->store);
+    outline_free(m->outline);
     free(m->layers);
     free(m->path);
     free(m);

@@ -17,6 +17,12 @@ struct model;
  * there with the right shape and a type we compute with. */
 int model_open(struct model **out, const char *path, struct error *e);
 void model_free(struct model *model);
+/* A model's shapes alone, as config.json says them, for what counts and never computes (struct kernels,
+ * counts_only): model_store is NULL. config: the parsed config.json; path is for messages. type: of all
+ * weights, or -1 for what the configuration says in torch_dtype or dtype; *assumed: it says nothing,
+ * and bf16 was taken. */
+int model_outline(struct model **out, const json_t *config, const char *path, int type,
+                  bool *assumed, struct error *e);
 const struct model_config *model_config(const struct model *model);
 const struct store *model_store(const struct model *model);
 const char *model_path(const struct model *model);

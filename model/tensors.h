@@ -43,6 +43,12 @@ bool matrix_is_permuted(const struct model_config *config, enum matrix m);
 void tensor_read(const struct store_tensor *t, int32_t permuted_head_dim, int32_t row0,
                  int32_t row1, int32_t col0, int32_t col1, float *out);
 
+/* outline.c: makes up the tensor `name` of [rows, cols], or of [cols] when rows is 0, without data. */
+struct outline;
+int outline_add(struct outline *o, const char *name, int64_t rows, int64_t cols,
+                const struct store_tensor **out, struct error *e);
+void outline_free(struct outline *o);
+
 /* The tensors of a model on disk; a pointer is NULL where the architecture has none. */
 struct layer_tensors {
     const struct store_tensor *matrix[MAT_COUNT], *bias[MAT_COUNT], *norm[NORM_COUNT];
@@ -51,10 +57,14 @@ struct layer_tensors {
 struct model {
     char *path;
     struct model_config config;
-    struct store *store;
+    struct store *store;     /* NULL with an outline */
+    struct outline *outline; /* the tensors of a model without weights (outline.c); else NULL */
     const struct store_tensor *embed, *norm, *head; /* head == embed when tied */
     const struct store_tensor *rope_factors;        /* GGUF's frequency factors, or NULL */
     struct layer_tensors *layers;
 };
+
+/* model.c: finds (with an outline: makes up) every tensor that the configuration asks for. */
+int model_find_tensors(struct model *m, struct error *e);
 
 #endif

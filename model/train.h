@@ -31,7 +31,9 @@ struct train_options {
     unsigned targets;    /* LoRA */
     int32_t max_rows;    /* rows of the largest micro-batch */
     int32_t loss_rows;   /* rows whose logits exist at once */
-    bool checkpointing;  /* keep only each layer's input; recompute the rest in backward */
+    int32_t checkpoint_layers; /* of the first so many layers only the input is kept, and backward
+                                * computes the rest again; at most all but the last, which loses
+                                * nothing by staying */
     uint64_t seed;       /* of A's first values and of dropout */
 };
 

@@ -227,7 +227,7 @@ void trainee_backward(struct trainee *t, int32_t layer) {
     const struct model_config *c = t->config;
     int32_t T = t->batch.n_rows;
     if (kctx_failed(t->ctx)) return;
-    if (t->options.checkpointing) recompute(t, layer);
+    if (layer < t->options.checkpoint_layers) recompute(t, layer);
     else
         ops->rmsnorm(t->ctx, t->hidden, l->acts.x_mid, l->norm[NORM_FFN], T, c->hidden,
                      c->norm_eps);

@@ -32,13 +32,15 @@ static int alloc_acts(struct trainee *t, struct layer_acts *a, struct error *e) 
     return alloc_all(t, want, sizeof want / sizeof *want, e);
 }
 
-/* With checkpointing all layers share what lies between their inputs. */
+/* Layers that are computed again work in the place of the first that is not: before it in forward, after
+ * it in backward. */
 static int alloc_layers(struct trainee *t, struct error *e) {
     int err = 0;
-    for (int32_t i = 0; i < t->config->n_layers && !err; i++) {
+    for (int32_t i = t->config->n_layers - 1; i >= 0 && !err; i--) {
         struct layer_acts *a = &t->layers[i].acts;
-        if (t->options.checkpointing && i > 0) *a = t->layers[0].acts;
+        if (i < t->options.checkpoint_layers) *a = t->layers[t->options.checkpoint_layers].acts;
         else err = alloc_acts(t, a, e);
+        a->x_in = 0;
         struct want x_in = {&a->x_in, t->options.max_rows, t->config->hidden};
         if (!err) err = alloc_all(t, &x_in, 1, e);
     }
@@ -88,6 +90,8 @@ int trainee_new(struct trainee **out, const struct model *model, struct shard *s
     struct trainee *t = calloc(1, sizeof *t);
     if (!t) return error_set(e, ERR_MEMORY, "no memory to train");
     t->options = *options;
+    if (t->options.checkpoint_layers >= model->config.n_layers)
+        t->options.checkpoint_layers = model->config.n_layers - 1;
     t->model = model;
     t->config = &model->config;
     t->serving = serving;
@@ -124,7 +128,7 @@ void trainee_free(struct trainee *t) {
     if (!t) return;
     for (int32_t i = 0; t->layers && i < t->config->n_layers; i++) {
         release(t, t->layers[i].acts.x_in);
-        if (i == 0 || !t->options.checkpointing) free_acts(t, &t->layers[i].acts);
+        if (i >= t->options.checkpoint_layers) free_acts(t, &t->layers[i].acts);
     }
     for (int i = 0; i < t->n_params; i++) {
         const dev_addr all[] = {t->params[i].p, t->params[i].g, t->params[i].m, t->params[i].v};

@@ -18,8 +18,9 @@ static struct train_param *add_param(struct trainee *t, const struct train_param
     if (bytes == 0) return p;
     const struct kernels *ops = t->ctx->ops;
     dev_addr *parts[] = {&p->p, &p->g, &p->m, &p->v};
+    const enum mem_kind kinds[] = {MEM_PARAMETERS, MEM_GRADIENTS, MEM_OPTIMIZER, MEM_OPTIMIZER};
     for (int i = 0; i < 4; i++)
-        if (ops->mem_alloc(t->ctx, i == 0 ? MEM_WEIGHTS : MEM_BUFFERS, bytes, parts[i], e)) {
+        if (ops->mem_alloc(t->ctx, kinds[i], bytes, parts[i], e)) {
             error_prefix(e, "%s: ", p->name);
             return NULL;
         }
@@ -136,6 +137,10 @@ static struct train_param *make_master(struct trainee *t, const struct store_ten
     struct train_param *out = add_param(t, &p, e);
     size_t floats = (size_t)p.rows * (size_t)p.cols;
     if (!out || floats == 0) return out;
+    if (t->ctx->ops->counts_only) {
+        t->ctx->ops->upload(t->ctx, out->p, NULL, floats * sizeof(float));
+        return out;
+    }
     float *values = malloc(floats * sizeof *values);
     if (!values) {
         error_set(e, ERR_MEMORY, "no memory to begin %s", p.name);

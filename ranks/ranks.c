@@ -1,5 +1,7 @@
 #include "ranks/ranks.h"
 
+#include "base/machine.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -242,6 +244,16 @@ void ranks_memory(struct ranks *ranks, int index, struct mem_use *use) {
     pthread_mutex_lock(&m->lock);
     *use = m->memory;
     pthread_mutex_unlock(&m->lock);
+}
+
+size_t ranks_memory_left(struct ranks *ranks, int index) {
+    struct mem_use use;
+    ranks_memory(ranks, index, &use);
+    if (ranks->options.memory_limit) return use.free;
+    /* Without a limit each CPU rank reports all of the machine as its own. */
+    size_t left = use.free, available = machine_memory_available();
+    if (available && available < left) left = available;
+    return left / (size_t)ranks->options.n;
 }
 
 const char *ranks_device_name(const struct ranks *ranks, int index) {

@@ -56,6 +56,9 @@ int ranks_count(const struct ranks *ranks);
 struct rank *ranks_at(struct ranks *ranks, int index);
 /* Memory use of a rank's device as of its last unit, and its name ("cpu:0-3"); any thread. */
 void ranks_memory(struct ranks *ranks, int index, struct mem_use *use);
+/* Bytes that the rank may still take: what its limit leaves; without a limit, its share of what the
+ * machine has available. Any thread. */
+size_t ranks_memory_left(struct ranks *ranks, int index);
 const char *ranks_device_name(const struct ranks *ranks, int index);
 
 #endif

@@ -1,6 +1,5 @@
 #include "serve/runner.h"
 
-#include "base/machine.h"
 #include "ranks/ranks.h"
 
 #include <stdlib.h>
@@ -42,16 +41,8 @@ static size_t runner_kv_block_bytes(const struct runner *r, int32_t block_size,
 
 static size_t runner_memory_left(struct runner *r) {
     struct rank_runner *self = self_of(r);
-    struct mem_use use;
-    ranks_memory(self->ranks, 0, &use);
-    /* Without a limit each CPU rank reports all of the machine as its own. */
-    size_t n = (size_t)self->options.n, left = use.free;
-    if (!self->options.memory_limit) {
-        size_t available = machine_memory_available();
-        if (available && available < left) left = available;
-        left /= n;
-    }
-    size_t weights = model_weight_bytes(self->model) / n;
+    size_t left = ranks_memory_left(self->ranks, 0);
+    size_t weights = model_weight_bytes(self->model) / (size_t)self->options.n;
     weights += weights / 20; /* parts are not quite even */
     return left > weights ? left - weights : 0;
 }

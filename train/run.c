@@ -9,9 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Rows of a micro-batch, about: enough for the products, few enough that a layer is a short unit. */
-enum { MICRO_ROWS = 512, LOSS_ROWS = 64 };
-
 /* --- units on the ranks -------------------------------------------------------------------------- */
 
 struct order {
@@ -123,22 +120,13 @@ static int reading_task(void *arg, struct error *e) {
     return err;
 }
 
-static int64_t largest_divisor(int64_t n, int64_t most) {
-    for (int64_t d = most < n ? most : n; d > 1; d--)
-        if (n % d == 0) return d;
-    return 1;
-}
-
 static void plan_views(struct run *r) {
     const struct job_spec *s = &r->spec;
-    int64_t together = largest_divisor(s->batch_size, MICRO_ROWS / s->seq_len);
-    r->micro_rows = (int32_t)(together * s->seq_len);
-    r->micro_per_step = s->batch_size / together * s->grad_accum;
     r->view = (struct dataset_view){.data = r->data,
                                     .eval_fraction = r->eval_data ? 0 : s->eval_fraction,
                                     .seed = s->seed,
                                     .seq_len = s->seq_len,
-                                    .rows = r->micro_rows,
+                                    .rows = r->sizes.options.max_rows,
                                     .packing = s->packing};
     r->eval_view = r->view;
     r->eval_view.eval = true;
@@ -166,7 +154,7 @@ static int plan_steps(struct run *r, struct error *e) {
     if (batches == 0)
         return error_set(e, ERR_PARAMS, "the data has no example left to train on: all are in the "
                          "eval part (eval_fraction)");
-    double steps = ceil((double)batches / (double)r->micro_per_step) * r->spec.epochs;
+    double steps = ceil((double)batches / (double)r->sizes.micro_per_step) * r->spec.epochs;
     r->steps = steps < 1 ? 1 : (int64_t)ceil(steps);
     if (r->spec.max_steps > 0 && r->spec.max_steps < r->steps) r->steps = r->spec.max_steps;
     return 0;
@@ -184,24 +172,47 @@ static void tell_data(struct run *r) {
 
 /* --- starting ------------------------------------------------------------------------------------- */
 
+/* Bytes that each rank has left for a trainee. */
+static size_t memory_left(struct ranks *ranks) {
+    size_t least = SIZE_MAX;
+    for (int i = 0; i < ranks_count(ranks); i++) {
+        size_t left = ranks_memory_left(ranks, i);
+        if (left < least) least = left;
+    }
+    return least;
+}
+
+/* What does not fit is refused here, by reckoning: on the CPU memory that was granted may turn out not to
+ * be there, and then the whole daemon ends. "auto" checkpoints as few layers as it takes. */
+static int fit(struct run *r, struct ranks *ranks, struct error *e) {
+    struct train_options *o = &r->sizes.options;
+    const struct model *model = r->options->model;
+    bool choose = r->spec.grad_checkpointing == CHECKPOINTING_AUTO;
+    struct shard_plan split;
+    struct trainee_cost cost;
+    size_t left = memory_left(ranks);
+    size_t room = left - left / 20; /* a little stays for what is not reckoned */
+    int err = model_plan(model, ranks_count(ranks), &split, e);
+    if (!err && choose)
+        err = job_checkpoint_layers(&o->checkpoint_layers, &cost, model, &split, o, room, e);
+    else if (!err) err = plan_trainee(&cost, model, &split, o, e);
+    if (err) return err;
+    size_t needed = cost.bytes + job_host_bytes(&cost) / (size_t)split.n;
+    if (needed <= room) return 0;
+    err = error_set(e, ERR_MEMORY, "training needs %.1f MiB a rank beside the model and %.1f MiB are "
+                    "left: %slower seq_len or batch_size, raise tp, or train an adapter (method lora) of "
+                    "few targets", (double)needed / (1 << 20), (double)left / (1 << 20),
+                    choose || o->checkpoint_layers ? "" : "set grad_checkpointing, ");
+    error_note_number(e, "needed", (int64_t)needed);
+    error_note_number(e, "free", (int64_t)left);
+    return err;
+}
+
 static int make_trainees(struct run *r, struct ranks *ranks, struct error *e) {
-    const struct job_spec *s = &r->spec;
-    double divisor = s->lora.rslora ? sqrt(s->lora.r) : s->lora.r;
-    struct order o = {.what = ORDER_NEW,
-                      .options = {.method = s->method,
-                                  .rank = s->lora.r,
-                                  .scale = (float)(s->lora.alpha / divisor),
-                                  .dropout = (float)s->lora.dropout,
-                                  .targets = s->lora.targets,
-                                  .max_rows = r->micro_rows,
-                                  .loss_rows = r->micro_rows < LOSS_ROWS ? r->micro_rows : LOSS_ROWS,
-                                  .checkpointing = s->grad_checkpointing == CHECKPOINTING_ON,
-                                  .seed = s->seed}};
+    int err = fit(r, ranks, e);
+    if (err) return err;
+    struct order o = {.what = ORDER_NEW, .options = r->sizes.options};
     r->have_trainees = true;
-    int err = command(r, ranks, &o, e);
-    if (err != -(int)ERR_MEMORY || s->grad_checkpointing != CHECKPOINTING_AUTO) return err;
-    command_simple(r, ranks, ORDER_FREE, 0, NULL, NULL); /* those ranks that did fit */
-    o.options.checkpointing = true;
     return command(r, ranks, &o, e);
 }
 
@@ -261,7 +272,7 @@ static int begin_step(struct run *r, struct error *e) {
     }
     if (err) return err;
     int64_t left = dataset_epoch_batches(r->epoch) - r->position.batch;
-    r->micro_in_step = left < r->micro_per_step ? left : r->micro_per_step;
+    r->micro_in_step = left < r->sizes.micro_per_step ? left : r->sizes.micro_per_step;
     r->micro_of_step = 0;
     r->step_rows = 0;
     r->step_tokens = 0;
@@ -553,7 +564,7 @@ bool run_is_over(const struct run *r) { return r->phase == RUN_OVER; }
 /* --- from start to end -------------------------------------------------------------------------------- */
 
 static int alloc_rows(struct run *r, struct error *e) {
-    size_t most = (size_t)(r->spec.seq_len > MICRO_ROWS ? r->spec.seq_len : MICRO_ROWS);
+    size_t most = (size_t)r->sizes.options.max_rows;
     r->row_memory = malloc(5 * most * sizeof *r->row_memory);
     if (!r->row_memory) return error_set(e, ERR_MEMORY, "no memory for a micro-batch");
     int32_t **parts[] = {&r->rows.ids, &r->rows.labels, &r->rows.pos, &r->rows.first, &r->rows.len};
@@ -575,6 +586,7 @@ int run_new(struct run **out, const struct trainer_options *options, const struc
     else if (!err)
         snprintf(r->out, sizeof r->out, "%s/%s/%s", options->state_dir,
                  r->spec.method == TRAIN_LORA ? "adapters" : "models", r->spec.name);
+    if (!err) job_sizes_of(&r->sizes, &r->spec);
     if (!err) err = alloc_rows(r, e);
     r->task.wake = options->on_work;
     r->task.user = options->user;

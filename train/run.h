@@ -3,6 +3,7 @@
 #ifndef TPD_TRAIN_RUN_H
 #define TPD_TRAIN_RUN_H
 
+#include "train/sizes.h"
 #include "train/task.h"
 #include "train/tensors.h"
 #include "train/trainer.h"
@@ -44,12 +45,13 @@ struct run {
 
     struct trainee *on_rank[PLAN_MAX_RANKS];
     bool have_trainees;
-    int32_t n_layers, micro_rows;
+    int32_t n_layers;
+    struct job_sizes sizes;
 
     enum run_phase phase;
     int index; /* layer, chunk, slice or tensor */
     struct train_position position;
-    int64_t steps, micro_per_step;
+    int64_t steps;
     int64_t micro_of_step, micro_in_step; /* done, and how many this step has */
     int32_t step_rows;                    /* trained rows of the step */
     struct dataset_rows rows;

@@ -66,7 +66,8 @@ static bool map_plain(struct region *r) {
     r->map_bytes = align_up(r->bytes, PAGE);
     /* Weights are read whole at every step: huge pages save TLB misses. The KV cache is touched in
      * small blocks all over, where a huge page would be zeroed for each. */
-    if (r->kind == MEM_WEIGHTS && r->map_bytes >= HUGE_PAGE) {
+    bool read_whole = r->kind == MEM_WEIGHTS || r->kind == MEM_PARAMETERS;
+    if (read_whole && r->map_bytes >= HUGE_PAGE) {
         r->map = map_huge(r->map_bytes);
     } else {
         void *p = mmap(NULL, r->map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,

@@ -94,13 +94,17 @@ struct panels cpu_panels(const struct cpu_ctx *c, const struct weight *w) {
                            cpu_at(c, w->data)};
 }
 
+size_t kernels_cpu_weight_bytes(enum dtype type, int32_t rows, int32_t cols) {
+    return (size_t)(round_up(rows, LANES) / LANES) * layout_panel_bytes(type, cols);
+}
+
 int cpu_weight_new(struct kctx *c, enum dtype type, int32_t rows, int32_t cols, struct weight *out,
                    struct error *e) {
     *out = (struct weight){.type = type, .rows = rows, .cols = cols};
     if (rows < 0 || cols < 0 || cols % dtype_info(type)->block != 0)
         return error_set(e, ERR_INTERNAL, "a %s matrix cannot have %d x %d elements",
                          dtype_info(type)->name, rows, cols);
-    out->bytes = (size_t)(round_up(rows, LANES) / LANES) * layout_panel_bytes(type, cols);
+    out->bytes = kernels_cpu_weight_bytes(type, rows, cols);
     return c->ops->mem_alloc(c, MEM_WEIGHTS, out->bytes, &out->data, e);
 }
 

@@ -12,6 +12,7 @@ struct allocation {
     dev_addr at;
     size_t bytes;
     enum mem_kind kind;
+    int32_t *ints; /* MEM_BUFFERS: what was uploaded, so that attention knows its rows' positions */
 };
 
 struct plan_ctx {
@@ -84,12 +85,14 @@ static int plan_mem_alloc(struct kctx *c, enum mem_kind kind, size_t bytes, dev_
         p->live = grown;
         p->capacity = capacity;
     }
-    p->live[p->n_live++] = (struct allocation){p->next, bytes, kind};
+    int32_t *ints = kind == MEM_BUFFERS ? calloc(1, bytes) : NULL;
+    if (kind == MEM_BUFFERS && !ints)
+        return error_set(e, ERR_MEMORY, "no memory for the integers of a step");
+    p->live[p->n_live++] = (struct allocation){p->next, bytes, kind, ints};
     *out = p->next;
     p->next += bytes + 4096; /* a gap, so that running over an end is seen */
     p->counts.use.bytes[kind] += bytes;
-    if (p->counts.use.bytes[kind] > p->counts.peak[kind])
-        p->counts.peak[kind] = p->counts.use.bytes[kind];
+    if (used + bytes > mem_used(&p->counts.peak)) p->counts.peak = p->counts.use;
     return 0;
 }
 
@@ -98,6 +101,7 @@ static void plan_mem_free(struct kctx *c, dev_addr addr) {
     struct allocation *a = find(p, addr, 0);
     assert(a && a->at == addr);
     p->counts.use.bytes[a->kind] -= a->bytes;
+    free(a->ints);
     memmove(a, a + 1, (size_t)(p->live + p->n_live - (a + 1)) * sizeof *a);
     p->n_live--;
 }
@@ -110,9 +114,10 @@ static void plan_mem_use(struct kctx *c, struct mem_use *use) {
 }
 
 static void plan_upload(struct kctx *c, dev_addr to, const void *from, size_t bytes) {
-    (void)from;
     plan_writes(c, to, bytes, "upload");
     plan_work(c, 0);
+    const struct allocation *a = find(plan_of(c), to, bytes);
+    if (a && a->ints && bytes) memcpy((char *)a->ints + (to - a->at), from, bytes);
 }
 
 static void plan_download(struct kctx *c, void *to, dev_addr from, size_t bytes) {
@@ -132,7 +137,7 @@ static int plan_wait(struct kctx *c, struct error *e) {
 static int plan_weight_new(struct kctx *c, enum dtype type, int32_t rows, int32_t cols,
                            struct weight *out, struct error *e) {
     *out = (struct weight){.type = type, .rows = rows, .cols = cols};
-    out->bytes = (size_t)rows * dtype_row_bytes(type, cols);
+    out->bytes = kernels_cpu_weight_bytes(type, rows, cols);
     return plan_mem_alloc(c, MEM_WEIGHTS, out->bytes, &out->data, e);
 }
 
@@ -228,22 +233,49 @@ static void plan_rope_kv(struct kctx *c, dev_addr q, int32_t H, dev_addr k, dev_
     plan_work(c, 6 * (uint64_t)T * (uint64_t)(H + kv->n_heads) * (uint64_t)e);
 }
 
-/* Positions live in device memory, so the plan takes each row to see the rows of its step: a lower
- * bound of the attention work, exact for a prompt from its start. */
+/* The n integers at address `at`, as they were uploaded; NULL where that was not kept. */
+static const int32_t *uploaded(struct kctx *c, dev_addr at, int32_t n) {
+    const struct allocation *a = find(plan_of(c), at, (size_t)n * 4);
+    return a && a->ints ? a->ints + (at - a->at) / 4 : NULL;
+}
+
+/* Positions that the rows see, row by row (pairs) and sequence by sequence (cached: a sequence's rows
+ * share what they read). */
+struct seen {
+    uint64_t pairs, cached;
+};
+
+static int64_t at_most(int64_t n, int32_t window) {
+    return window > 0 && n > window ? window : n;
+}
+
+/* Where positions were not kept, the rows are a prompt from its start. */
+static struct seen rows_see(struct kctx *c, const struct step_rows *rows, int32_t window) {
+    struct seen out = {0, 0};
+    int32_t T = rows->n_rows;
+    const int32_t *pos = uploaded(c, rows->pos, T), *seq = uploaded(c, rows->seq, T);
+    for (int32_t t = 0; t < T; t++) {
+        int64_t sees = (pos ? pos[t] : t) + 1;
+        bool last = t + 1 == T || (seq && seq[t + 1] != seq[t]);
+        out.pairs += (uint64_t)at_most(sees, window);
+        if (last) out.cached += (uint64_t)at_most(sees, window > 0 ? window + T - 1 : 0);
+    }
+    return out;
+}
+
 static void plan_attention(struct kctx *c, dev_addr out, int32_t out_stride, dev_addr q, int32_t H,
                            const int32_t *kv_of_head, const struct kv_view *kv,
                            const struct step_rows *rows, float scale, int32_t window) {
     (void)scale;
     int32_t T = rows->n_rows, e = kv->head_dim;
+    struct seen seen = rows_see(c, rows, window);
     assert(out_stride >= H * e);
     for (int32_t h = 0; h < H; h++) assert(kv_of_head[h] >= 0 && kv_of_head[h] < kv->n_heads);
     plan_reads(c, q, plan_floats(T, H * e), "attention");
-    plan_reads(c, kv->k, (size_t)T * kv_row_bytes(kv), "attention (cache)");
-    plan_reads(c, kv->v, (size_t)T * kv_row_bytes(kv), "attention (cache)");
+    plan_reads(c, kv->k, seen.cached * kv_row_bytes(kv), "attention (cache)");
+    plan_reads(c, kv->v, seen.cached * kv_row_bytes(kv), "attention (cache)");
     plan_writes(c, out, plan_floats(T - 1, out_stride) + plan_floats(1, H * e), "attention");
-    uint64_t seen = window > 0 && window < T ? (uint64_t)T * (uint64_t)window
-                                             : (uint64_t)T * (uint64_t)(T + 1) / 2;
-    plan_work(c, 4 * seen * (uint64_t)H * (uint64_t)e);
+    plan_work(c, 4 * seen.pairs * (uint64_t)H * (uint64_t)e);
 }
 
 static void plan_silu_mul(struct kctx *c, dev_addr out, dev_addr gate, dev_addr up, int32_t T,
@@ -269,12 +301,15 @@ static void plan_scale(struct kctx *c, dev_addr x, size_t n, float s) {
 }
 
 static void plan_close(struct kctx *c) {
-    free(plan_of(c)->live);
-    free(c);
+    struct plan_ctx *p = plan_of(c);
+    for (size_t i = 0; i < p->n_live; i++) free(p->live[i].ints);
+    free(p->live);
+    free(p);
 }
 
 static const struct kernels plan_kernels = {
     .name = "plan",
+    .counts_only = true,
     .mem_alloc = plan_mem_alloc,
     .mem_free = plan_mem_free,
     .mem_use = plan_mem_use,
@@ -332,7 +367,5 @@ const struct plan_counts *kernels_plan_counts(const struct kctx *c) {
 
 void kernels_plan_reset(struct kctx *c) {
     struct plan_ctx *p = plan_of(c);
-    struct mem_use use = p->counts.use;
-    p->counts = (struct plan_counts){.use = use};
-    memcpy(p->counts.peak, use.bytes, sizeof use.bytes);
+    p->counts = (struct plan_counts){.use = p->counts.use, .peak = p->counts.peak};
 }

@@ -231,7 +231,7 @@ static void check_case(const char *name) {
     for (size_t i = 0; i < sizeof tps / sizeof *tps; i++) {
         if (tps[i] > heads || (i == 4 && heads <= 4)) continue;
         for (int checkpointing = 0; checkpointing < 2; checkpointing++) {
-            g.options.checkpointing = checkpointing;
+            g.options.checkpoint_layers = checkpointing ? INT32_MAX : 0;
             snprintf(g.label, sizeof g.label, "%s, tp %d%s", name, tps[i],
                      checkpointing ? ", checkpointing" : "");
             struct runner_options o = {.tp = tps[i], .device = RANK_CPU};
