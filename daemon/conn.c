@@ -52,7 +52,7 @@ void conn_close(struct conn *conn, const char *why) {
     server->n_conns--;
     server->input_bytes -= conn->counted;
     conn->counted = 0;
-    rpc_abandon(conn);
+    calls_abandon(conn);
     uv_close((uv_handle_t *)&conn->pipe, on_pipe_closed);
 }
 
@@ -99,7 +99,7 @@ void conn_finish(struct conn *conn) {
 
 static void set_paused(struct conn *conn, bool paused) {
     conn->paused = paused;
-    rpc_hold(conn, paused);
+    calls_hold(conn, paused);
     set_timer(conn);
 }
 

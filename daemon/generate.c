@@ -97,9 +97,9 @@ static int put_result(struct generation *g, struct json_out *out, struct error *
 static void encode(struct call *call) {
     struct generation *g = call->state;
     int32_t vocab = model_config(call->server->model)->vocab;
-    int rc = prompt_append(&g->prompt, call->server->tokenizer, vocab, "prompt",
+    int rc = prompt_append(g->prompts, call->server->tokenizer, vocab, "prompt",
                            json_object_get(call->params, "prompt"), true, &g->error);
-    if (rc == 0 && g->prompt.n == 0) {
+    if (rc == 0 && g->prompts[0].n == 0) {
         error_set(&g->error, ERR_PARAMS,
                   "prompt is empty and this model's tokenizer adds no token to start from (BOS): "
                   "give at least one token");
@@ -109,12 +109,14 @@ static void encode(struct call *call) {
     }
 }
 
+static const struct generation_form form = {.piece = generation_notify, .finish = put_result};
+
 void handle_generate(struct call *call) {
     json_t *params = call->params, *n = json_object_get(params, "n");
     struct generation *g =
-        generation_new(call, n && !json_is_null(n) ? (int)json_number_value(n) : 1);
+        generation_new(call, 1, n && !json_is_null(n) ? (int)json_number_value(n) : 1);
     if (!g) return;
-    g->finish = put_result;
+    g->form = &form;
     g->stream = json_is_true(json_object_get(params, "stream"));
     struct error e;
     const char *adapter = json_string_value(json_object_get(params, "adapter"));

@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "daemon/adapters.h"
 #include "daemon/sampling_params.h"
+#include "daemon/rpc.h"
 #include "daemon/server.h"
 #include "daemon/token_json.h"
 
@@ -40,21 +41,34 @@ static void on_hold(struct call *call, bool hold) {
 
 static const struct call_work work = {.cancel = on_cancel, .hold = on_hold};
 
-struct generation *generation_new(struct call *call, int n) {
+struct generation *generation_new(struct call *call, int n_prompts, int n_each) {
+    int n = n_prompts * n_each;
     struct generation *g = calloc(1, sizeof *g + (size_t)n * sizeof *g->choices);
-    if (!g) {
+    if (g) g->prompts = calloc((size_t)n_prompts, sizeof *g->prompts);
+    if (!g || !g->prompts) {
+        free(g);
         struct error e;
         error_set(&e, ERR_MEMORY, "no memory for the request");
         call_fail(call, &e);
         return NULL;
     }
     g->call = call;
+    g->n_prompts = n_prompts;
     g->n = n;
     sampling_default(&g->sampling);
     for (int i = 0; i < n; i++) g->choices[i].generation = g;
     call->state = g;
     call->work = &work;
     return g;
+}
+
+int choice_index(const struct choice *choice) {
+    return (int)(choice - choice->generation->choices);
+}
+
+int choice_prompt(const struct choice *choice) {
+    const struct generation *g = choice->generation;
+    return choice_index(choice) / (g->n / g->n_prompts);
 }
 
 static void generation_free(struct generation *g) {
@@ -64,7 +78,8 @@ static void generation_free(struct generation *g) {
     }
     if (g->adapter) g->adapter->users--;
     sampling_clear(&g->sampling);
-    token_ids_free(&g->prompt);
+    for (int i = 0; i < g->n_prompts; i++) token_ids_free(&g->prompts[i]);
+    free(g->prompts);
     free(g);
 }
 
@@ -79,7 +94,7 @@ void generation_fail(struct generation *g, const struct error *e) {
 static void write_result(struct call *call) {
     struct generation *g = call->state;
     call_begin_result(call, &g->out);
-    g->finish(g, &g->out, &g->error);
+    g->form->finish(g, &g->out, &g->error);
 }
 
 static void send_result(struct call *call) {
@@ -125,18 +140,18 @@ static void fail_rest(struct generation *g, const struct error *e) {
     cancel_all(g);
 }
 
-static void send_piece(struct choice *choice, const struct gen_event *event) {
+void generation_notify(struct choice *choice, const struct gen_event *event) {
     struct generation *g = choice->generation;
     struct call *call = g->call;
     struct json_out out;
     if (!call->conn || !call->id) return;
-    call_begin_notify(&out, "token");
+    rpc_begin_notify(&out, "token");
     json_out_open(&out, '{');
     json_out_key(&out, "id");
     json_out_json(&out, call->id);
     if (g->n > 1) {
         json_out_key(&out, "index");
-        json_out_int(&out, choice - g->choices);
+        json_out_int(&out, choice_index(choice));
     }
     json_out_key(&out, "text");
     json_out_text(&out, event->text, event->text_size);
@@ -147,7 +162,7 @@ static void send_piece(struct choice *choice, const struct gen_event *event) {
         token_json_logprobs(&out, call->server->tokenizer, event->tokens, event->n_tokens, true);
     }
     json_out_close(&out, '}');
-    call_end_notify(call, &out);
+    rpc_end_notify(call, &out);
 }
 
 static void on_end(struct choice *choice, struct gen_event *event) {
@@ -156,6 +171,7 @@ static void on_end(struct choice *choice, struct gen_event *event) {
     g->n_live--;
     metrics_count(&g->call->server->metrics, event);
     if (event->finish == FINISH_ERROR) fail_rest(g, &event->error);
+    else if (g->form->ended && g->call->conn) g->form->ended(choice);
     if (g->n_live == 0) finish(g);
 }
 
@@ -163,7 +179,7 @@ static void deliver(struct letter *letter) {
     struct event_letter *mail = (struct event_letter *)letter;
     struct choice *choice = mail->request->user;
     if (mail->event->kind == GEN_PIECE) {
-        send_piece(choice, mail->event);
+        choice->generation->form->piece(choice, mail->event);
         gen_event_free(mail->event);
     } else on_end(choice, mail->event);
     free(mail);
@@ -184,20 +200,21 @@ static void on_event(struct gen_request *request, struct gen_event *event) {
 
 static int submit(struct generation *g, struct choice *choice, struct error *e) {
     struct gen_request *request = gen_request_new();
-    token_id *ids = malloc(g->prompt.n * sizeof *ids);
+    const struct token_ids *prompt = &g->prompts[choice_prompt(choice)];
+    token_id *ids = malloc(prompt->n * sizeof *ids);
     if (!request || !ids) {
         free(ids);
         if (request) gen_request_free(request);
         return error_set(e, ERR_MEMORY, "no memory for the request");
     }
-    memcpy(ids, g->prompt.ids, g->prompt.n * sizeof *ids);
+    memcpy(ids, prompt->ids, prompt->n * sizeof *ids);
     request->prompt = ids;
-    request->n_prompt = g->prompt.n;
+    request->n_prompt = prompt->n;
     request->stream = g->stream;
     request->score = g->score;
     request->score_from = g->score_from;
     request->adapter = g->adapter ? g->adapter->slot : -1;
-    request->prompt_untold = choice != g->choices;
+    request->prompt_untold = choice_index(choice) % (g->n / g->n_prompts) != 0;
     request->on_event = on_event;
     request->user = choice;
     request->group = g->call->conn ? g->call->conn->number : 0;

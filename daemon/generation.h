@@ -1,12 +1,12 @@
-/* daemon/generation.h: a call that runs on the engine: one request or several of the same prompt.
+/* daemon/generation.h: a call that runs on the engine: n requests of each of its prompts.
  *
- * generate and score make one, give it its prompt and start it; when every request has ended, it
- * hands itself to the method's `finish`, which makes the answer, and is freed. Loop's thread, but
- * for `finish`. */
+ * A method makes one, gives it prompts and a form, and starts it; pieces and ends go to the form as they
+ * come, and when every request has ended the form's `finish` makes the answer. Loop's thread, but for
+ * `finish`. */
 #ifndef TPD_DAEMON_GENERATION_H
 #define TPD_DAEMON_GENERATION_H
 
-#include "daemon/rpc.h"
+#include "daemon/call.h"
 #include "serve/engine.h"
 
 struct choice {
@@ -16,27 +16,41 @@ struct choice {
     uint64_t seed;
 };
 
+/* How an answer looks. */
+struct generation_form {
+    /* A piece of a choice's text, when g->stream. */
+    void (*piece)(struct choice *choice, const struct gen_event *event);
+    /* A choice has ended (choice->end), well or cancelled; others may live. NULL: not told. */
+    void (*ended)(struct choice *choice);
+    /* Writes the result, or fails with e. On a worker thread when the result is long. */
+    int (*finish)(struct generation *g, struct json_out *out, struct error *e);
+};
+
 struct generation {
     struct call *call;
+    const struct generation_form *form;
     struct sampling sampling; /* of every choice but for the seed; owned */
-    struct token_ids prompt;
+    struct token_ids *prompts; /* [n_prompts] */
     bool stream, score;
     size_t score_from;
     struct adapter_entry *adapter; /* counted in its users; NULL: the base alone */
-    /* Writes the result, or fails with e. On a worker thread when the result is long. */
-    int (*finish)(struct generation *g, struct json_out *out, struct error *e);
     struct json_out out; /* what finish has written */
-    struct error error; /* kind ERR_NONE while all is well */
-    int n, n_live;
+    struct error error;  /* kind ERR_NONE while all is well */
+    int n_prompts, n, n_live; /* n: choices of all prompts, those of the first prompt first */
     struct choice choices[];
 };
 
-/* n choices; it becomes the call's state. NULL when there is no memory: the call has then failed.
- */
-struct generation *generation_new(struct call *call, int n);
-/* Lets encode fill g->prompt (or g->error), on the worker pool when there is much text, and submits
+/* Each prompt gets n_each choices; it becomes the call's state. NULL when there is no memory: the call
+ * has then failed. */
+struct generation *generation_new(struct call *call, int n_prompts, int n_each);
+/* Which of the choices, and of the prompts, this is. */
+int choice_index(const struct choice *choice);
+int choice_prompt(const struct choice *choice);
+/* Lets encode fill g->prompts (or g->error), on the worker pool when there is much text, and submits
  * every choice; or ends the call when that cannot be done or it was cancelled meanwhile. */
 void generation_start(struct generation *g, void (*encode)(struct call *call), size_t text_bytes);
+/* The form's piece in JSON-RPC: a `token` notification. */
+void generation_notify(struct choice *choice, const struct gen_event *event);
 /* Ends the call with an error before anything was submitted. */
 void generation_fail(struct generation *g, const struct error *e);
 

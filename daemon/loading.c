@@ -3,7 +3,7 @@
 #include "base/log.h"
 #include "daemon/adapters.h"
 #include "daemon/notify.h"
-#include "daemon/rpc.h"
+#include "daemon/call.h"
 #include "daemon/training.h"
 
 #include <stdio.h>
@@ -157,7 +157,7 @@ static void on_opened(uv_work_t *work, int status) {
     if (rc == 0 && (server->state == SERVER_LOADING || server->parked))
         rc = start_engine(server, &l->error);
     if (rc != 0) server_fail(server, &l->error);
-    else if (server->engine) rpc_unpark(server);
+    else if (server->engine) calls_unpark(server);
     free(l);
 }
 

@@ -2,7 +2,7 @@
 #ifndef TPD_DAEMON_METHODS_H
 #define TPD_DAEMON_METHODS_H
 
-#include "daemon/rpc.h"
+#include "daemon/call.h"
 #include "daemon/schema.h"
 
 enum {

@@ -1,5 +1,6 @@
 /* The methods about the daemon itself: ping, status, model.info, metrics, cancel, shutdown. */
 #include "daemon/methods.h"
+#include "daemon/rpc.h"
 #include "daemon/server.h"
 #include "daemon/training.h"
 #include "daemon/version.h"
@@ -99,7 +100,7 @@ static void answer_status(struct call *call) {
         json_real(uptime_s(server)), "model", model_json(server), "tp", (int)server->config->tp,
         "connections", (json_int_t)server->n_conns, "job", job ? job : json_null());
     if (status)
-        add_engine(status, &stats, training_tokens_per_s(server), rpc_count_parked(server));
+        add_engine(status, &stats, training_tokens_per_s(server), calls_count_parked(server));
     call_result(call, status);
 }
 
@@ -160,7 +161,7 @@ void handle_metrics(struct call *call) {
     const struct metrics_gauges gauges = {
         .connections = server->n_conns,
         .live_requests = server->n_calls,
-        .parked = rpc_count_parked(server),
+        .parked = calls_count_parked(server),
         .uptime_s = uptime_s(server),
         .version = TPD_VERSION,
         .model = server->config->model,
@@ -177,7 +178,7 @@ void handle_metrics(struct call *call) {
 void handle_cancel(struct call *call) {
     struct call *target = rpc_find(call->conn, json_object_get(call->params, "id"));
     bool live = target && target != call;
-    if (live) rpc_cancel(target);
+    if (live) call_cancel(target);
     call_result(call, json_pack("{s:b}", "cancelled", live));
 }
 

@@ -53,26 +53,26 @@ static int encode_texts(struct generation *g, const struct tokenizer *tokenizer,
     if (!both) return error_set(e, ERR_MEMORY, "no memory for the text");
     memcpy(both, json_string_value(prompt), n);
     memcpy(both + n, json_string_value(completion), m);
-    int rc = tokenizer_encode(tokenizer, json_string_value(prompt), n, true, &g->prompt, e);
+    int rc = tokenizer_encode(tokenizer, json_string_value(prompt), n, true, g->prompts, e);
     if (rc == 0) rc = tokenizer_encode(tokenizer, both, n + m, true, &whole, e);
     free(both);
-    g->score_from = g->prompt.n;
-    if (rc == 0 && is_prefix(&g->prompt, &whole) && whole.n > g->prompt.n) {
-        token_ids_free(&g->prompt);
-        g->prompt = whole;
+    g->score_from = g->prompts[0].n;
+    if (rc == 0 && is_prefix(g->prompts, &whole) && whole.n > g->prompts[0].n) {
+        token_ids_free(g->prompts);
+        g->prompts[0] = whole;
         return 0;
     }
     token_ids_free(&whole);
     if (rc != 0) return rc;
-    return tokenizer_encode(tokenizer, json_string_value(completion), m, false, &g->prompt, e);
+    return tokenizer_encode(tokenizer, json_string_value(completion), m, false, g->prompts, e);
 }
 
 /* Without a prompt the completion follows BOS alone, where the tokenizer adds one. */
 static int encode_alone(struct generation *g, const struct tokenizer *tokenizer, int32_t vocab,
                         const json_t *completion, struct error *e) {
-    int rc = prompt_append(&g->prompt, tokenizer, vocab, "completion", completion, true, e);
-    bool bos = rc == 0 && json_is_string(completion) && g->prompt.n > 0 &&
-               g->prompt.ids[0] == tokenizer_bos(tokenizer);
+    int rc = prompt_append(g->prompts, tokenizer, vocab, "completion", completion, true, e);
+    bool bos = rc == 0 && json_is_string(completion) && g->prompts[0].n > 0 &&
+               g->prompts[0].ids[0] == tokenizer_bos(tokenizer);
     g->score_from = bos ? 1 : 0;
     return rc;
 }
@@ -81,10 +81,10 @@ static int encode_pair(struct generation *g, const struct tokenizer *tokenizer, 
                        const json_t *prompt, const json_t *completion, struct error *e) {
     if (json_is_string(prompt) && json_is_string(completion))
         return encode_texts(g, tokenizer, prompt, completion, e);
-    int rc = prompt_append(&g->prompt, tokenizer, vocab, "prompt", prompt, true, e);
-    g->score_from = g->prompt.n;
+    int rc = prompt_append(g->prompts, tokenizer, vocab, "prompt", prompt, true, e);
+    g->score_from = g->prompts[0].n;
     if (rc == 0)
-        rc = prompt_append(&g->prompt, tokenizer, vocab, "completion", completion, false, e);
+        rc = prompt_append(g->prompts, tokenizer, vocab, "completion", completion, false, e);
     return rc;
 }
 
@@ -102,7 +102,7 @@ static void encode(struct call *call) {
     int rc = is_empty(prompt) ? encode_alone(g, tokenizer, vocab, completion, &g->error)
                               : encode_pair(g, tokenizer, vocab, prompt, completion, &g->error);
     /* The very first token has nothing before it that could predict it. */
-    if (rc == 0 && (g->score_from == 0 ? g->prompt.n < 2 : g->prompt.n <= g->score_from)) {
+    if (rc == 0 && (g->score_from == 0 ? g->prompts[0].n < 2 : g->prompts[0].n <= g->score_from)) {
         error_set(&g->error, ERR_PARAMS, "completion has no token that could be scored");
         error_note(&g->error, "field", "completion");
         error_note(&g->error, "expected", "at least one token after another");
@@ -110,11 +110,13 @@ static void encode(struct call *call) {
     }
 }
 
+static const struct generation_form form = {.finish = put_result};
+
 void handle_score(struct call *call) {
-    struct generation *g = generation_new(call, 1);
+    struct generation *g = generation_new(call, 1, 1);
     if (!g) return;
     g->score = true;
-    g->finish = put_result;
+    g->form = &form;
     size_t bytes = prompt_text_bytes(json_object_get(call->params, "prompt")) +
                    prompt_text_bytes(json_object_get(call->params, "completion"));
     generation_start(g, encode, bytes);

@@ -54,7 +54,7 @@ static void close_all(struct server *server) {
 }
 
 static void cancel_everything(struct server *server) {
-    while (server->parked) rpc_cancel(server->parked);
+    while (server->parked) call_cancel(server->parked);
     if (server->engine) engine_stop(server->engine, false);
     for (struct conn *conn = server->conns; conn; conn = conn->next)
         for (struct call *call = conn->calls; call; call = call->next) call->cancelled = true;

@@ -3,6 +3,7 @@
  * A watch reads the log on the worker pool, one read at a time, from its cursor on; a change that
  * comes meanwhile makes it read again. The loop alone touches a watch while it is not busy. */
 #include "daemon/methods.h"
+#include "daemon/rpc.h"
 #include "daemon/training.h"
 
 #include <stdlib.h>
@@ -67,10 +68,10 @@ static void send_event(struct call *call, int64_t job, const struct job_event *e
         json_object_set(params, "id", call->id);
         json_object_set_new(params, "job", json_integer(job));
     }
-    call_begin_notify(&out, "job");
+    rpc_begin_notify(&out, "job");
     json_out_json(&out, params);
     json_decref(params);
-    call_end_notify(call, &out);
+    rpc_end_notify(call, &out);
 }
 
 static void start_read(struct watch *w);
