@@ -14,6 +14,11 @@ static void plan_exchange(struct comm *comm, dev_addr out, dev_addr x, int32_t r
     (void)comm, (void)out, (void)x, (void)rows, (void)offsets, (void)type;
 }
 
+static void plan_exchange_rows(struct comm *comm, dev_addr x, int32_t cols, const int32_t *offsets,
+                               enum dtype type) {
+    (void)comm, (void)x, (void)cols, (void)offsets, (void)type;
+}
+
 static void plan_broadcast(struct comm *comm, dev_addr x, size_t bytes, int root) {
     (void)comm, (void)x, (void)bytes, (void)root;
 }
@@ -22,8 +27,10 @@ static void plan_barrier(struct comm *comm) {
     (void)comm;
 }
 
-static const struct comm_ops plan_ops = {plan_all_reduce, plan_exchange, plan_exchange,
-                                         plan_broadcast, plan_barrier};
+static const struct comm_ops plan_ops = {plan_all_reduce,    plan_exchange,
+                                         plan_exchange,      plan_exchange_rows,
+                                         plan_exchange_rows, plan_broadcast,
+                                         plan_barrier};
 
 int comm_open(struct comm **out, struct comm_world *world, int rank, struct kctx *c,
               struct error *e) {
@@ -61,22 +68,60 @@ void comm_force(struct comm *comm, enum comm_algorithm algorithm) {
     comm->forced = algorithm;
 }
 
+uint64_t comm_received(const struct comm *comm) {
+    return comm->received;
+}
+
+/* --- the collectives, with the books of what they move ------------------------------------------ */
+
+static size_t bytes_of(int64_t rows, int64_t cols, enum dtype type) {
+    return (size_t)(rows * cols) * (type == DTYPE_F32 ? 4 : 2);
+}
+
+static int32_t own(const struct comm *comm, const int32_t *offsets) {
+    return offsets[comm->rank + 1] - offsets[comm->rank];
+}
+
+static void count_scatter(struct comm *comm, size_t own_bytes) {
+    comm->received += (uint64_t)(comm->n - 1) * own_bytes;
+}
+
 void comm_all_reduce(struct comm *comm, dev_addr x, int32_t rows, int32_t cols, enum dtype type) {
-    if (comm->n > 1) comm->ops->all_reduce(comm, x, rows, cols, type);
+    if (comm->n == 1) return;
+    comm->received += 2 * (uint64_t)(comm->n - 1) * bytes_of(rows, cols, type) / (uint64_t)comm->n;
+    comm->ops->all_reduce(comm, x, rows, cols, type);
 }
 
 void comm_reduce_scatter(struct comm *comm, dev_addr out, dev_addr x, int32_t rows,
                          const int32_t *offsets, enum dtype type) {
+    count_scatter(comm, bytes_of(rows, own(comm, offsets), type));
     comm->ops->reduce_scatter(comm, out, x, rows, offsets, type);
 }
 
 void comm_all_gather(struct comm *comm, dev_addr out, dev_addr x, int32_t rows,
                      const int32_t *offsets, enum dtype type) {
+    comm->received += bytes_of(rows, offsets[comm->n] - own(comm, offsets), type);
     comm->ops->all_gather(comm, out, x, rows, offsets, type);
 }
 
+void comm_reduce_scatter_rows(struct comm *comm, dev_addr x, int32_t cols, const int32_t *offsets,
+                              enum dtype type) {
+    if (comm->n == 1) return;
+    count_scatter(comm, bytes_of(own(comm, offsets), cols, type));
+    comm->ops->reduce_scatter_rows(comm, x, cols, offsets, type);
+}
+
+void comm_all_gather_rows(struct comm *comm, dev_addr x, int32_t cols, const int32_t *offsets,
+                          enum dtype type) {
+    if (comm->n == 1) return;
+    comm->received += bytes_of(offsets[comm->n] - own(comm, offsets), cols, type);
+    comm->ops->all_gather_rows(comm, x, cols, offsets, type);
+}
+
 void comm_broadcast(struct comm *comm, dev_addr x, size_t bytes, int root) {
-    if (comm->n > 1) comm->ops->broadcast(comm, x, bytes, root);
+    if (comm->n == 1) return;
+    if (comm->rank != root) comm->received += bytes;
+    comm->ops->broadcast(comm, x, bytes, root);
 }
 
 void comm_barrier(struct comm *comm) {

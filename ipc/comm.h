@@ -65,8 +65,22 @@ void comm_reduce_scatter(struct comm *comm, dev_addr out, dev_addr x, int32_t ro
 /* out[rows, offsets[n]] on every rank, from x[rows, cols_r] of each. out may not overlap x. */
 void comm_all_gather(struct comm *comm, dev_addr out, dev_addr x, int32_t rows,
                      const int32_t *offsets, enum dtype type);
+/* The same along rows, in place, for x [offsets[n], cols]: rank r's own rows are offsets[r] …
+ * offsets[r+1]-1 (it may have none).
+ * reduce_scatter: own rows become the sum over ranks; what other rows hold then is not said.
+ * all_gather: the other rows come from their owners. One after the other they are an all-reduce, to the
+ * bit. */
+void comm_reduce_scatter_rows(struct comm *comm, dev_addr x, int32_t cols, const int32_t *offsets,
+                              enum dtype type);
+void comm_all_gather_rows(struct comm *comm, dev_addr x, int32_t cols, const int32_t *offsets,
+                          enum dtype type);
 /* bytes at x, from root to all. */
 void comm_broadcast(struct comm *comm, dev_addr x, size_t bytes, int root);
 void comm_barrier(struct comm *comm);
+
+/* Bytes that this rank had to get from its peers so far, reckoned alike for every algorithm and also on a
+ * plan context: a scatter brings n - 1 parts for each own element, a gather what is not own, and an
+ * all-reduce is one of each with even shares. */
+uint64_t comm_received(const struct comm *comm);
 
 #endif

@@ -12,7 +12,8 @@ static uint32_t hash_offsets(const int32_t *offsets, int n) {
     return hash;
 }
 
-/* The signature of a call in which rank r has columns offsets[r] … offsets[r + 1] - 1. */
+/* The signature of a call in which rank r has offsets[r] … offsets[r + 1] - 1 of `cols` (or of rows, and
+ * then `rows` is their width). */
 static struct call call_by_offsets(uint8_t op, enum dtype type, int32_t rows,
                                    const int32_t *offsets, int n) {
     return (struct call){.op = op,
@@ -56,6 +57,42 @@ static void all_gather(struct comm *comm, dev_addr out, dev_addr x, int32_t rows
     comm_leave(comm, true);
 }
 
+/* A rank reads its own rows of all peers and writes only those of its own buffer, which no peer reads. */
+static void reduce_scatter_rows(struct comm *comm, dev_addr x, int32_t cols, const int32_t *offsets,
+                                enum dtype type) {
+    enum { PIECE = 1024 }; /* elements; sum_all may not write over what it reads */
+    struct call call = call_by_offsets(OP_REDUCE_SCATTER_ROWS, type, cols, offsets, comm->n);
+    uint8_t *mine = kernels_cpu_pointer(comm->ctx, x);
+    if (!comm_arrive(comm, &call, mine) || !comm_touch(comm)) return;
+    size_t size = comm_size_of(type), width = (size_t)cols;
+    size_t from = (size_t)offsets[comm->rank] * width, to = (size_t)offsets[comm->rank + 1] * width;
+    for (size_t at = from; at < to; at += PIECE) {
+        size_t count = to - at < PIECE ? to - at : PIECE;
+        const void *src[COMM_MAX_RANKS];
+        float sum[PIECE];
+        for (int p = 0; p < comm->n; p++)
+            src[p] = (const uint8_t *)comm_peer_data(comm, p) + at * size;
+        sum_all(sum, src, comm->n, count, type);
+        memcpy(mine + at * size, sum, count * size);
+    }
+    comm_leave(comm, true);
+}
+
+/* A rank writes only the rows of its own buffer that belong to peers, and peers read only its own. */
+static void all_gather_rows(struct comm *comm, dev_addr x, int32_t cols, const int32_t *offsets,
+                            enum dtype type) {
+    struct call call = call_by_offsets(OP_ALL_GATHER_ROWS, type, cols, offsets, comm->n);
+    uint8_t *mine = kernels_cpu_pointer(comm->ctx, x);
+    if (!comm_arrive(comm, &call, mine) || !comm_touch(comm)) return;
+    size_t row = (size_t)cols * comm_size_of(type);
+    for (int p = 0; p < comm->n; p++) {
+        size_t from = (size_t)offsets[p] * row, to = (size_t)offsets[p + 1] * row;
+        if (p != comm->rank && to > from)
+            memcpy(mine + from, (const uint8_t *)comm_peer_data(comm, p) + from, to - from);
+    }
+    comm_leave(comm, true);
+}
+
 static void broadcast(struct comm *comm, dev_addr x, size_t bytes, int root) {
     if (bytes == 0) return;
     struct call call = {.op = OP_BROADCAST,
@@ -73,5 +110,6 @@ static void barrier(struct comm *comm) {
     comm_arrive(comm, &call, NULL);
 }
 
-const struct comm_ops comm_cpu_ops = {comm_cpu_all_reduce, reduce_scatter, all_gather, broadcast,
+const struct comm_ops comm_cpu_ops = {comm_cpu_all_reduce, reduce_scatter,  all_gather,
+                                      reduce_scatter_rows, all_gather_rows, broadcast,
                                       barrier};

@@ -7,7 +7,15 @@
 
 #include "ipc/comm.h"
 
-enum comm_op { OP_ALL_REDUCE, OP_REDUCE_SCATTER, OP_ALL_GATHER, OP_BROADCAST, OP_BARRIER };
+enum comm_op {
+    OP_ALL_REDUCE,
+    OP_REDUCE_SCATTER,
+    OP_ALL_GATHER,
+    OP_REDUCE_SCATTER_ROWS,
+    OP_ALL_GATHER_ROWS,
+    OP_BROADCAST,
+    OP_BARRIER
+};
 
 /* What a rank is about to do: equal on all ranks, or the call fails. */
 struct call {
@@ -62,6 +70,10 @@ struct comm_ops {
                            const int32_t *offsets, enum dtype type);
     void (*all_gather)(struct comm *comm, dev_addr out, dev_addr x, int32_t rows,
                        const int32_t *offsets, enum dtype type);
+    void (*reduce_scatter_rows)(struct comm *comm, dev_addr x, int32_t cols, const int32_t *offsets,
+                                enum dtype type);
+    void (*all_gather_rows)(struct comm *comm, dev_addr x, int32_t cols, const int32_t *offsets,
+                            enum dtype type);
     void (*broadcast)(struct comm *comm, dev_addr x, size_t bytes, int root);
     void (*barrier)(struct comm *comm);
 };
@@ -74,6 +86,7 @@ struct comm {
     int rank, n;
     enum comm_algorithm forced;
     int64_t deadline_ns; /* of the call that runs; 0 until it first sleeps */
+    uint64_t received;   /* comm_received */
 };
 
 extern const struct comm_ops comm_cpu_ops;

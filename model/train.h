@@ -34,6 +34,7 @@ struct train_options {
     int32_t checkpoint_layers; /* of the first so many layers only the input is kept, and backward
                                 * computes the rest again; at most all but the last, which loses
                                 * nothing by staying */
+    bool sequence_parallel;    /* between the linear layers each rank holds its share of the rows */
     uint64_t seed;       /* of A's first values and of dropout */
 };
 

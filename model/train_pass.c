@@ -3,16 +3,45 @@
  * A rank enters a column-parallel product with a whole input and leaves a row-parallel one with a
  * partial sum, which is all-reduced; in backward it is the other way round: the gradient of the whole
  * input is a partial sum. So two all-reduces a layer each way. Gradients flow into t->dx, which holds
- * that of the residual stream. Residual branches are scaled by residual_multiplier (granite). */
+ * that of the residual stream. Residual branches are scaled by residual_multiplier (granite).
+ *
+ * With sequence parallel a rank holds only its own rows of the residual stream and of dx. Then a partial
+ * sum is reduced to these (reduce), and what enters a linear layer is put together from all ranks
+ * (gather): the two halves of the all-reduce, with the norm between them. */
 #include "model/trainee.h"
 
 #include <string.h>
 
-static void all_reduce(struct trainee *t, dev_addr x, int32_t T) {
-    comm_all_reduce(t->comm, x, T, t->config->hidden, DTYPE_F32);
+/* x [T, d], a partial sum on each rank, becomes whole in the rank's own rows. */
+static void reduce(struct trainee *t, dev_addr x) {
+    int32_t d = t->config->hidden;
+    if (t->options.sequence_parallel)
+        comm_reduce_scatter_rows(t->comm, x, d, t->offsets, DTYPE_F32);
+    else comm_all_reduce(t->comm, x, t->batch.n_rows, d, DTYPE_F32);
+}
+
+/* x [T, d], of which each rank has its own rows, becomes whole everywhere. */
+static void gather(struct trainee *t, dev_addr x) {
+    if (t->options.sequence_parallel)
+        comm_all_gather_rows(t->comm, x, t->config->hidden, t->offsets, DTYPE_F32);
 }
 
 static size_t floats(int64_t rows, int64_t cols) { return (size_t)(rows * cols); }
+
+/* The rank's own rows of x [T, d]. */
+static dev_addr own(const struct trainee *t, dev_addr x) {
+    return x + floats(t->row0, t->config->hidden) * sizeof(float);
+}
+
+static size_t own_floats(const struct trainee *t) { return floats(t->n_own, t->config->hidden); }
+
+static void deal_rows(struct trainee *t) {
+    int64_t T = t->batch.n_rows;
+    for (int r = 0; r <= t->n_ranks; r++) t->offsets[r] = (int32_t)(T * r / t->n_ranks);
+    bool dealt = t->options.sequence_parallel;
+    t->row0 = dealt ? t->offsets[t->rank] : 0;
+    t->n_own = dealt ? t->offsets[t->rank + 1] - t->row0 : t->batch.n_rows;
+}
 
 static void upload_rows(struct trainee *t, dev_addr to, const void *from) {
     t->ctx->ops->upload(t->ctx, to, from, (size_t)t->batch.n_rows * 4);
@@ -22,7 +51,7 @@ static void upload_rows(struct trainee *t, dev_addr to, const void *from) {
 static void embed(struct trainee *t) {
     const struct kernels *ops = t->ctx->ops;
     const struct model_config *c = t->config;
-    dev_addr x = t->layers[0].acts.x_in;
+    dev_addr x = t->partial;
     int32_t T = t->batch.n_rows, first = t->serving->plan->vocab[t->rank];
     const struct weight *frozen = &t->serving->embed;
     if (t->embed)
@@ -31,12 +60,14 @@ static void embed(struct trainee *t) {
     else if (frozen->data)
         ops->embed(t->ctx, x, frozen, t->ids, T, first, c->embedding_multiplier);
     else ops->scale(t->ctx, x, floats(T, c->hidden), 0);
-    all_reduce(t, x, T);
+    reduce(t, x);
+    ops->copy(t->ctx, t->layers[0].acts.x_in, own(t, x), own_floats(t) * sizeof(float));
 }
 
 void trainee_begin(struct trainee *t, const struct train_batch *batch) {
     const struct kernels *ops = t->ctx->ops;
     t->batch = *batch;
+    deal_rows(t);
     upload_rows(t, t->ids, batch->ids);
     upload_rows(t, t->pos, batch->pos);
     upload_rows(t, t->labels, batch->labels);
@@ -79,7 +110,7 @@ static void qkv_forward(struct trainee *t, const struct train_layer *l) {
     ops->rope_rows(t->ctx, a->k, s->n_kv_heads, t->cos_sin, T, e, false);
 }
 
-/* partial = what attention adds to the stream, whole. Reads hidden. */
+/* partial = what attention adds to the stream. Reads hidden. */
 static void attention_forward(struct trainee *t, const struct train_layer *l, int32_t layer) {
     const struct layer_acts *a = &l->acts;
     const struct shard *s = t->serving;
@@ -91,12 +122,12 @@ static void attention_forward(struct trainee *t, const struct train_layer *l, in
                                 c->head_dim, t->first, T, attention_scale(c), window_of(c, layer));
     const struct train_linear *o = &l->matrix[MAT_O];
     train_linear_forward(t, &o, &t->partial, 1, a->attn, T);
-    all_reduce(t, t->partial, T);
+    reduce(t, t->partial);
 }
 
 static dev_addr norm_grad(const struct train_param *p) { return p ? p->g : 0; }
 
-/* dhidden = gradient of the layer's normed input, whole, from dpartial in t->partial. */
+/* dhidden = gradient of the layer's normed input, from dpartial in t->partial. */
 static void attention_backward(struct trainee *t, const struct train_layer *l, int32_t layer) {
     const struct kernels *ops = t->ctx->ops;
     const struct layer_acts *a = &l->acts;
@@ -126,12 +157,12 @@ static void attention_backward(struct trainee *t, const struct train_layer *l, i
                                              &l->matrix[MAT_V]};
     const dev_addr dy[] = {dq, dk, t->dv};
     train_linear_backward(t, in, dy, 3, t->hidden, t->dhidden, T);
-    all_reduce(t, t->dhidden, T);
+    reduce(t, t->dhidden);
 }
 
 /* --- FFN ----------------------------------------------------------------------------------------- */
 
-/* partial = what the FFN adds to the stream, whole. Reads hidden. */
+/* partial = what the FFN adds to the stream. Reads hidden. */
 static void ffn_forward(struct trainee *t, const struct train_layer *l) {
     const struct layer_acts *a = &l->acts;
     int32_t T = t->batch.n_rows, F = t->serving->n_ffn;
@@ -145,7 +176,7 @@ static void ffn_forward(struct trainee *t, const struct train_layer *l) {
         const struct train_linear *down = &l->matrix[MAT_DOWN];
         train_linear_forward(t, &down, &t->partial, 1, t->act, T);
     }
-    all_reduce(t, t->partial, T);
+    reduce(t, t->partial);
 }
 
 /* dhidden, from dpartial in t->partial. */
@@ -164,7 +195,7 @@ static void ffn_backward(struct trainee *t, const struct train_layer *l) {
         const dev_addr dy[] = {a->gate, a->up};
         train_linear_backward(t, in, dy, 2, t->hidden, t->dhidden, T);
     }
-    all_reduce(t, t->dhidden, T);
+    reduce(t, t->dhidden);
 }
 
 /* --- a layer ------------------------------------------------------------------------------------- */
@@ -173,27 +204,35 @@ static dev_addr layer_out(struct trainee *t, int32_t layer) {
     return layer + 1 < t->config->n_layers ? t->layers[layer + 1].acts.x_in : t->x_out;
 }
 
+/* hidden = the norm of x [own rows, d], whole. */
+static void normed(struct trainee *t, dev_addr x, dev_addr norm) {
+    const struct model_config *c = t->config;
+    t->ctx->ops->rmsnorm(t->ctx, own(t, t->hidden), x, norm, t->n_own, c->hidden, c->norm_eps);
+    gather(t, t->hidden);
+}
+
 /* From x_in to x_mid and hidden (normed x_mid). */
 static void first_half(struct trainee *t, int32_t layer) {
     const struct kernels *ops = t->ctx->ops;
     const struct model_config *c = t->config;
     const struct train_layer *l = &t->layers[layer];
-    int32_t T = t->batch.n_rows;
-    ops->rmsnorm(t->ctx, t->hidden, l->acts.x_in, l->norm[NORM_ATTN], T, c->hidden, c->norm_eps);
+    normed(t, l->acts.x_in, l->norm[NORM_ATTN]);
     attention_forward(t, l, layer);
-    ops->copy(t->ctx, l->acts.x_mid, l->acts.x_in, floats(T, c->hidden) * 4);
-    ops->add_rmsnorm(t->ctx, t->hidden, l->acts.x_mid, t->partial, c->residual_multiplier,
-                     l->norm[NORM_FFN], T, c->hidden, c->norm_eps);
+    ops->copy(t->ctx, l->acts.x_mid, l->acts.x_in, own_floats(t) * sizeof(float));
+    ops->add_rmsnorm(t->ctx, own(t, t->hidden), l->acts.x_mid, own(t, t->partial),
+                     c->residual_multiplier, l->norm[NORM_FFN], t->n_own, c->hidden, c->norm_eps);
+    gather(t, t->hidden);
 }
 
 void trainee_forward(struct trainee *t, int32_t layer) {
     const struct train_layer *l = &t->layers[layer];
-    size_t n = floats(t->batch.n_rows, t->config->hidden);
+    size_t n = own_floats(t);
     if (kctx_failed(t->ctx)) return;
     first_half(t, layer);
     ffn_forward(t, l);
-    t->ctx->ops->copy(t->ctx, layer_out(t, layer), l->acts.x_mid, n * 4);
-    t->ctx->ops->axpy(t->ctx, layer_out(t, layer), t->partial, n, t->config->residual_multiplier);
+    t->ctx->ops->copy(t->ctx, layer_out(t, layer), l->acts.x_mid, n * sizeof(float));
+    t->ctx->ops->axpy(t->ctx, layer_out(t, layer), own(t, t->partial), n,
+                      t->config->residual_multiplier);
 }
 
 /* What checkpointing left out: all of the layer's forward but the FFN's last product. */
@@ -206,39 +245,37 @@ static void recompute(struct trainee *t, int32_t layer) {
     train_linear_forward(t, in, out, 2, t->hidden, t->batch.n_rows);
 }
 
-/* partial = residual_multiplier * dx: the gradient that enters a branch. */
+/* partial = residual_multiplier * dx, whole: the gradient that enters a branch. */
 static void enter_branch(struct trainee *t) {
-    size_t n = floats(t->batch.n_rows, t->config->hidden);
-    t->ctx->ops->copy(t->ctx, t->partial, t->dx, n * 4);
+    size_t n = own_floats(t);
+    dev_addr mine = own(t, t->partial);
+    t->ctx->ops->copy(t->ctx, mine, t->dx, n * sizeof(float));
     if (t->config->residual_multiplier != 1)
-        t->ctx->ops->scale(t->ctx, t->partial, n, t->config->residual_multiplier);
+        t->ctx->ops->scale(t->ctx, mine, n, t->config->residual_multiplier);
+    gather(t, t->partial);
 }
 
-/* A branch's gradient joins that of the stream through the norm at its head. */
-static void leave_branch(struct trainee *t, const struct train_layer *l, enum norm k, dev_addr x) {
+/* dx += the gradient of x [own rows, d], from dhidden of its norm. */
+static void norm_backward(struct trainee *t, const struct train_param *param, dev_addr norm,
+                          dev_addr x) {
     const struct model_config *c = t->config;
-    t->ctx->ops->rmsnorm_dx(t->ctx, t->dx, norm_grad(l->norm_param[k]), t->dhidden, x, l->norm[k],
-                            t->batch.n_rows, c->hidden, c->norm_eps);
+    t->ctx->ops->rmsnorm_dx(t->ctx, t->dx, norm_grad(param), own(t, t->dhidden), x, norm, t->n_own,
+                            c->hidden, c->norm_eps);
 }
 
 void trainee_backward(struct trainee *t, int32_t layer) {
     const struct train_layer *l = &t->layers[layer];
-    const struct kernels *ops = t->ctx->ops;
-    const struct model_config *c = t->config;
-    int32_t T = t->batch.n_rows;
     if (kctx_failed(t->ctx)) return;
     if (layer < t->options.checkpoint_layers) recompute(t, layer);
-    else
-        ops->rmsnorm(t->ctx, t->hidden, l->acts.x_mid, l->norm[NORM_FFN], T, c->hidden,
-                     c->norm_eps);
+    else normed(t, l->acts.x_mid, l->norm[NORM_FFN]);
     enter_branch(t);
     ffn_backward(t, l);
-    leave_branch(t, l, NORM_FFN, l->acts.x_mid);
+    norm_backward(t, l->norm_param[NORM_FFN], l->norm[NORM_FFN], l->acts.x_mid);
 
-    ops->rmsnorm(t->ctx, t->hidden, l->acts.x_in, l->norm[NORM_ATTN], T, c->hidden, c->norm_eps);
+    normed(t, l->acts.x_in, l->norm[NORM_ATTN]);
     enter_branch(t);
     attention_backward(t, l, layer);
-    leave_branch(t, l, NORM_ATTN, l->acts.x_in);
+    norm_backward(t, l->norm_param[NORM_ATTN], l->norm[NORM_ATTN], l->acts.x_in);
 }
 
 /* --- the ends ------------------------------------------------------------------------------------ */
@@ -256,7 +293,7 @@ static void head_forward(struct trainee *t, dev_addr h, int32_t n) {
         ops->scale(t->ctx, t->logits, floats(n, V), 1 / t->config->logits_scaling);
 }
 
-/* dh of n rows, whole, from the logits' gradient. */
+/* dh of n rows, a partial sum, from the logits' gradient. */
 static void head_backward(struct trainee *t, dev_addr dh, dev_addr h, int32_t n) {
     const struct kernels *ops = t->ctx->ops;
     int32_t V = t->serving->n_vocab, d = t->config->hidden;
@@ -273,7 +310,6 @@ static void head_backward(struct trainee *t, dev_addr dh, dev_addr h, int32_t n)
             ops->linear_dx(t->ctx, &job, 1, dh, n, false);
         }
     }
-    comm_all_reduce(t->comm, dh, n, d, DTYPE_F32);
 }
 
 static bool any_trained(const struct trainee *t, int32_t from, int32_t n) {
@@ -289,7 +325,9 @@ static void loss_rows(struct trainee *t, int32_t from, int32_t n) {
     size_t at = floats(from, c->hidden) * 4;
     int32_t V = t->serving->n_vocab, first = t->serving->plan->vocab[t->rank];
     dev_addr h = t->hidden + at, dh = t->dhidden + at, labels = t->labels + (size_t)from * 4;
-    ops->rmsnorm(t->ctx, h, t->x_out + at, t->norm_value, n, c->hidden, c->norm_eps);
+    bool rows_are_dealt = t->options.sequence_parallel;
+    if (!rows_are_dealt)
+        ops->rmsnorm(t->ctx, h, t->x_out + at, t->norm_value, n, c->hidden, c->norm_eps);
     if (V > 0) head_forward(t, h, n);
     ops->ce_stats(t->ctx, t->stats, t->logits, labels, n, V, first);
     int32_t offsets[PLAN_MAX_RANKS + 1];
@@ -299,6 +337,8 @@ static void loss_rows(struct trainee *t, int32_t from, int32_t n) {
                  t->weights + (size_t)from * 4, n, V, first);
     if (t->batch.evaluate) return;
     head_backward(t, dh, h, n);
+    if (rows_are_dealt) return;
+    comm_all_reduce(t->comm, dh, n, c->hidden, DTYPE_F32);
     ops->rmsnorm_dx(t->ctx, t->dx + at, norm_grad(t->norm), dh, t->x_out + at, t->norm_value, n,
                     c->hidden, c->norm_eps);
 }
@@ -307,15 +347,30 @@ int32_t trainee_loss_chunks(const struct trainee *t) {
     return (t->batch.n_rows + t->options.loss_rows - 1) / t->options.loss_rows;
 }
 
-void trainee_loss_chunk(struct trainee *t, int32_t chunk) {
+/* With sequence parallel a chunk's rows lie on some ranks: hidden is put together before the first
+ * chunk, and its gradient dealt out after the last. */
+static void before_chunks(struct trainee *t) {
     const struct kernels *ops = t->ctx->ops;
+    ops->scale(t->ctx, t->dx, own_floats(t), 0);
+    ops->scale(t->ctx, t->loss, floats(t->batch.n_rows, 1), 0);
+    if (!t->options.sequence_parallel) return;
+    normed(t, t->x_out, t->norm_value);
+    ops->scale(t->ctx, t->dhidden, floats(t->batch.n_rows, t->config->hidden), 0);
+}
+
+static void after_chunks(struct trainee *t) {
+    if (!t->options.sequence_parallel || t->batch.evaluate) return;
+    reduce(t, t->dhidden);
+    norm_backward(t, t->norm, t->norm_value, t->x_out);
+}
+
+void trainee_loss_chunk(struct trainee *t, int32_t chunk) {
     int32_t T = t->batch.n_rows, from = chunk * t->options.loss_rows;
     int32_t n = T - from < t->options.loss_rows ? T - from : t->options.loss_rows;
-    if (chunk == 0) {
-        ops->scale(t->ctx, t->dx, floats(T, t->config->hidden), 0);
-        ops->scale(t->ctx, t->loss, floats(T, 1), 0);
-    }
-    if (!kctx_failed(t->ctx) && any_trained(t, from, n)) loss_rows(t, from, n);
+    if (kctx_failed(t->ctx)) return;
+    if (chunk == 0) before_chunks(t);
+    if (any_trained(t, from, n)) loss_rows(t, from, n);
+    if (chunk == trainee_loss_chunks(t) - 1) after_chunks(t);
 }
 
 int trainee_loss(struct trainee *t, double *loss, struct error *e) {
@@ -329,10 +384,19 @@ int trainee_loss(struct trainee *t, double *loss, struct error *e) {
     return err;
 }
 
+static void embed_backward(struct trainee *t) {
+    dev_addr dx = t->dx;
+    if (t->options.sequence_parallel) {
+        dx = t->partial;
+        t->ctx->ops->copy(t->ctx, own(t, dx), t->dx, own_floats(t) * sizeof(float));
+        gather(t, dx);
+    }
+    t->ctx->ops->embed_grad(t->ctx, t->embed->g, dx, t->ids, t->batch.n_rows, t->config->hidden,
+                            t->embed->rows, t->serving->plan->vocab[t->rank],
+                            t->config->embedding_multiplier);
+}
+
 int trainee_end(struct trainee *t, struct error *e) {
-    if (t->embed && !kctx_failed(t->ctx))
-        t->ctx->ops->embed_grad(t->ctx, t->embed->g, t->dx, t->ids, t->batch.n_rows,
-                                t->config->hidden, t->embed->rows,
-                                t->serving->plan->vocab[t->rank], t->config->embedding_multiplier);
+    if (t->embed && !kctx_failed(t->ctx)) embed_backward(t);
     return t->ctx->ops->wait(t->ctx, e);
 }

@@ -4,6 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The most rows of the residual stream that one rank holds. */
+static int64_t own_rows(const struct trainee *t) {
+    int64_t T = t->options.max_rows;
+    return t->options.sequence_parallel ? (T + t->n_ranks - 1) / t->n_ranks : T;
+}
+
 struct want {
     dev_addr *at;
     int64_t rows, cols; /* of 4 bytes */
@@ -26,7 +32,7 @@ static int alloc_acts(struct trainee *t, struct layer_acts *a, struct error *e) 
         {&a->q_raw, T, s->n_heads * raw}, {&a->k_raw, T, s->n_kv_heads * raw},
         {&a->q, T, s->n_heads * e_dim},   {&a->k, T, s->n_kv_heads * e_dim},
         {&a->v, T, s->n_kv_heads * e_dim}, {&a->attn, T, t->attn_cols},
-        {&a->lse, T, s->n_heads},         {&a->x_mid, T, t->config->hidden},
+        {&a->lse, T, s->n_heads},         {&a->x_mid, own_rows(t), t->config->hidden},
         {&a->gate, T, s->n_ffn},          {&a->up, T, s->n_ffn},
     };
     return alloc_all(t, want, sizeof want / sizeof *want, e);
@@ -41,7 +47,7 @@ static int alloc_layers(struct trainee *t, struct error *e) {
         if (i < t->options.checkpoint_layers) *a = t->layers[t->options.checkpoint_layers].acts;
         else err = alloc_acts(t, a, e);
         a->x_in = 0;
-        struct want x_in = {&a->x_in, t->options.max_rows, t->config->hidden};
+        struct want x_in = {&a->x_in, own_rows(t), t->config->hidden};
         if (!err) err = alloc_all(t, &x_in, 1, e);
     }
     return err;
@@ -64,7 +70,7 @@ static int alloc_buffers(struct trainee *t, struct error *e) {
         if (p->sum == GRAD_SHARED && whole > t->shared_floats) t->shared_floats = whole;
     }
     const struct want want[] = {
-        {&t->x_out, T, d}, {&t->dx, T, d}, {&t->hidden, T, d}, {&t->dhidden, T, d},
+        {&t->x_out, own_rows(t), d}, {&t->dx, own_rows(t), d}, {&t->hidden, T, d}, {&t->dhidden, T, d},
         {&t->partial, T, d}, {&t->dq, T, s->n_heads * e_dim}, {&t->dk, T, s->n_kv_heads * e_dim},
         {&t->dv, T, s->n_kv_heads * e_dim}, {&t->dattn, T, t->attn_cols}, {&t->act, T, s->n_ffn},
         {&t->dact, T, s->n_ffn}, {&t->cos_sin, T, e_dim}, {&t->ones, T, 1}, {&t->low, T, low},

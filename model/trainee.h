@@ -39,11 +39,11 @@ struct train_linear {
 
 /* What backward needs of a layer's forward. */
 struct layer_acts {
-    dev_addr x_in;         /* [T, d] */
+    dev_addr x_in;         /* [own rows, d] */
     dev_addr q_raw, k_raw; /* qwen3: before the head norms */
     dev_addr q, k, v;      /* after rotation */
     dev_addr attn, lse;    /* [T, attn_cols], [T, H] */
-    dev_addr x_mid;        /* [T, d] after attention */
+    dev_addr x_mid;        /* [own rows, d] after attention */
     dev_addr gate, up;     /* [T, F] */
 };
 
@@ -71,8 +71,8 @@ struct trainee {
     dev_addr norm_value;
 
     /* activations */
-    dev_addr x_out;                        /* [T, d] after the last layer */
-    dev_addr dx, hidden, dhidden, partial; /* [T, d] */
+    dev_addr x_out, dx;                    /* [own rows, d]: after the last layer; the stream's gradient */
+    dev_addr hidden, dhidden, partial;     /* [T, d] */
     dev_addr dq, dk, dv, dattn, act, dact; /* as q, k, v, attn, gate */
     dev_addr cos_sin, ones;
     dev_addr low, dlow, dropped;           /* LoRA: [T, r] twice, [T, widest input] */
@@ -83,6 +83,9 @@ struct trainee {
     size_t shared_floats;
 
     struct train_batch batch; /* of the micro-batch that runs; arrays are not kept */
+    /* Whose rows of the residual stream: of rank r offsets[r] … offsets[r+1]-1 with sequence parallel,
+     * else all rows on every rank. Own rows: row0 … row0+n_own-1. */
+    int32_t offsets[PLAN_MAX_RANKS + 1], row0, n_own;
     int32_t *host_labels;     /* [max_rows] */
     float *host_loss;
 };

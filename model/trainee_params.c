@@ -153,6 +153,10 @@ static struct train_param *make_master(struct trainee *t, const struct store_ten
     return out;
 }
 
+static enum grad_sum stream_norm_sum(const struct trainee *t) {
+    return t->options.sequence_parallel ? GRAD_PARTIAL : GRAD_WHOLE;
+}
+
 static int make_full_layer(struct trainee *t, int32_t layer, struct error *e) {
     struct train_layer *to = &t->layers[layer];
     const struct layer_tensors *from = &t->model->layers[layer];
@@ -176,8 +180,8 @@ static int make_full_layer(struct trainee *t, int32_t layer, struct error *e) {
     }
     for (int k = 0; k < NORM_COUNT; k++) {
         if (!from->norm[k]) continue;
-        /* Head norms see a rank's heads alone; the others see whole rows. */
-        enum grad_sum sum = norm_rules[k].size == AXIS_HEAD_DIM ? GRAD_PARTIAL : GRAD_WHOLE;
+        /* Head norms see a rank's heads alone; the others the rows of the stream that it holds. */
+        enum grad_sum sum = norm_rules[k].size == AXIS_HEAD_DIM ? GRAD_PARTIAL : stream_norm_sum(t);
         to->norm_param[k] = make_master(t, from->norm[k], norm_rules[k].size, AXIS_HEAD_DIM, true,
                                         false, sum, true, e);
         if (!to->norm_param[k]) return -(int)ERR_MEMORY;
@@ -193,7 +197,8 @@ static int make_full_ends(struct trainee *t, struct error *e) {
     if (t->embed && m->head != m->embed)
         t->head = make_master(t, m->head, AXIS_VOCAB, AXIS_HIDDEN, false, false, GRAD_SPLIT, true,
                               e);
-    t->norm = make_master(t, m->norm, AXIS_HIDDEN, AXIS_HEAD_DIM, true, false, GRAD_WHOLE, true, e);
+    t->norm = make_master(t, m->norm, AXIS_HIDDEN, AXIS_HEAD_DIM, true, false, stream_norm_sum(t),
+                          true, e);
     if (!t->embed || !t->head || !t->norm) return -(int)ERR_MEMORY;
     t->norm_value = t->norm->p;
     return 0;

@@ -37,6 +37,7 @@ static const struct field plain_fields[] = {
     FIELD("grad_accum", FIELD_INT32, grad_accum, 1, 1 << 20),
     FIELD("seq_len", FIELD_INT32, seq_len, 2, 1 << 24),
     FIELD("packing", FIELD_BOOL, packing, 0, 0),
+    FIELD("sequence_parallel", FIELD_BOOL, sequence_parallel, 0, 0),
     FIELD("lr", FIELD_NUMBER, lr, smallest, 10),
     FIELD("warmup_ratio", FIELD_NUMBER, warmup_ratio, 0, 1),
     FIELD("weight_decay", FIELD_NUMBER, weight_decay, 0, 10),

@@ -35,6 +35,7 @@ struct job_spec {
     double warmup_ratio, weight_decay, beta1, beta2, eps, clip /* 0 = off */;
     uint64_t seed;
     enum job_checkpointing grad_checkpointing;
+    bool sequence_parallel;
     int64_t save_every, eval_every; /* steps; 0 = only at the end */
     int32_t keep;                   /* newest checkpoints kept */
     int32_t patience;               /* evals without betterment before an early stop; 0 = off */

@@ -25,6 +25,7 @@ void job_sizes_of(struct job_sizes *out, const struct job_spec *s) {
         .max_rows = rows,
         .loss_rows = rows < LOSS_ROWS ? rows : LOSS_ROWS,
         .checkpoint_layers = s->grad_checkpointing == CHECKPOINTING_ON ? INT32_MAX : 0,
+        .sequence_parallel = s->sequence_parallel,
         .seed = s->seed,
     };
 }

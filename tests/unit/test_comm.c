@@ -283,6 +283,49 @@ static void parts_are_scattered_and_gathered_by_their_offsets(void **state) {
         }
 }
 
+/* Rows are scattered and gathered in place; together that is an all-reduce. */
+static void rows_in_place(struct end *end) {
+    const struct split *split = end->arg;
+    const int32_t *offsets = split->offsets;
+    enum dtype type = split->type;
+    int32_t rows = offsets[end->n], cols = 129;
+    size_t size = size_of(type), row = (size_t)cols * size, count = (size_t)(rows * cols);
+    size_t own = (size_t)(offsets[end->rank + 1] - offsets[end->rank]) * row;
+    size_t from = (size_t)offsets[end->rank] * row;
+    dev_addr x = buffer(end, count * size), want = buffer(end, count * size);
+    uint8_t *got = at(end, x), *sum = at(end, want);
+    for (size_t i = 0; i < count; i++) {
+        put(got, i, value_at(end->rank, i), type);
+        put(sum, i, value_at(end->rank, i), type);
+    }
+    comm_all_reduce(end->comm, want, rows, cols, type);
+
+    uint64_t before = comm_received(end->comm);
+    comm_reduce_scatter_rows(end->comm, x, cols, offsets, type);
+    CHECK(memcmp(got + from, sum + from, own) == 0);
+    CHECK(comm_received(end->comm) - before == (uint64_t)(end->n - 1) * own);
+    memset(got, 0x55, from); /* only own rows count */
+    memset(got + from + own, 0x55, count * size - from - own);
+    before = comm_received(end->comm);
+    comm_all_gather_rows(end->comm, x, cols, offsets, type);
+    CHECK(memcmp(got, sum, count * size) == 0);
+    CHECK(comm_received(end->comm) - before == count * size - own);
+    CHECK(!kctx_failed(end->ctx));
+}
+
+static void rows_scattered_and_gathered_are_an_all_reduce(void **state) {
+    (void)state;
+    for (int n = 1; n <= 8; n++)
+        for (int kind = 0; kind < 4; kind++) {
+            struct split split = {.type = kind % 2 ? DTYPE_BF16 : DTYPE_F32};
+            for (int r = 0; r < n; r++) {
+                int rows = kind < 2 ? 8 : r * 37 % 11; /* even; uneven, and rank 0 has none */
+                split.offsets[r + 1] = split.offsets[r] + (n == 1 ? 3 : rows);
+            }
+            with_world(n, 0, 0, rows_in_place, &split, NULL);
+        }
+}
+
 static _Atomic int at_the_barrier;
 
 static void count_at_barrier(struct end *end) {
@@ -518,6 +561,7 @@ int main(void) {
         cmocka_unit_test(all_reduce_sums_large_messages),
         cmocka_unit_test(a_row_sums_alike_alone_and_in_a_batch),
         cmocka_unit_test(parts_are_scattered_and_gathered_by_their_offsets),
+        cmocka_unit_test(rows_scattered_and_gathered_are_an_all_reduce),
         cmocka_unit_test(nobody_passes_a_barrier_alone),
         cmocka_unit_test(thousands_of_rounds_with_delays_stay_right),
         cmocka_unit_test(ranks_in_different_calls_all_learn_of_both),

@@ -1,5 +1,5 @@
 /* Training steps give the losses, gradients and parameters that PyTorch and PEFT computed, for every
- * architecture, full and LoRA, at every tp, with checkpointing or not. See tests/golden/README.md. */
+ * architecture, full and LoRA, at every tp, with checkpointing and sequence parallel or not. See tests/golden/README.md. */
 #include "tests/unit/model_runner.h"
 
 #include "base/file.h"
@@ -230,10 +230,11 @@ static void check_case(const char *name) {
     const int tps[] = {1, 2, 3, 4, heads};
     for (size_t i = 0; i < sizeof tps / sizeof *tps; i++) {
         if (tps[i] > heads || (i == 4 && heads <= 4)) continue;
-        for (int checkpointing = 0; checkpointing < 2; checkpointing++) {
-            g.options.checkpoint_layers = checkpointing ? INT32_MAX : 0;
-            snprintf(g.label, sizeof g.label, "%s, tp %d%s", name, tps[i],
-                     checkpointing ? ", checkpointing" : "");
+        for (int way = 0; way < 4; way++) {
+            g.options.checkpoint_layers = way & 1 ? INT32_MAX : 0;
+            g.options.sequence_parallel = way & 2;
+            snprintf(g.label, sizeof g.label, "%s, tp %d%s%s", name, tps[i],
+                     way & 1 ? ", checkpointing" : "", way & 2 ? ", sequence parallel" : "");
             struct runner_options o = {.tp = tps[i], .device = RANK_CPU};
             runner_run(path, &o, train_three_steps, &g);
         }

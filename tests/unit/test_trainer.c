@@ -185,14 +185,14 @@ static char *read_result(struct scene *s, size_t *size) {
 }
 
 /* Stops and starts again and again, as a daemon does. */
-static void run_in_pieces(struct scene *s, int piece) {
+static void run_in_pieces(struct scene *s, int piece, int tp) {
     for (int i = 0; i < 1000; i++) {
         struct job job = job_of(s);
         enum job_state state = job.state;
         job_free_fields(&job);
         if (state == JOB_DONE || state == JOB_FAILED) return;
         s->stop_after = piece + 7 * i;
-        run_at(s, 1);
+        run_at(s, tp);
         jobs_recover(s->jobs, NULL);
     }
     fail_msg("the job does not end");
@@ -212,7 +212,7 @@ static void a_job_stopped_at_any_unit_ends_with_the_same_bits(void **state) {
     for (size_t i = 0; i < 3; i++) {
         scene_open(&pieces);
         submit(&pieces, more);
-        run_in_pieces(&pieces, pieces_of[i]);
+        run_in_pieces(&pieces, pieces_of[i], 1);
         expect_done(&pieces);
         char *got = read_result(&pieces, &m);
         assert_int_equal(m, n);
@@ -262,6 +262,28 @@ static void checkpointing_gives_the_same_result(void **state) {
     scene_close(&b);
 }
 
+/* Stopped in between, too: what is kept are whole tensors. */
+static void sequence_parallel_gives_the_same_result(void **state) {
+    (void)state;
+    size_t n, m;
+    struct scene a, b;
+    scene_open(&a);
+    submit(&a, "");
+    run_at(&a, 2);
+    expect_done(&a);
+    scene_open(&b);
+    submit(&b, ", \"sequence_parallel\": true");
+    run_in_pieces(&b, 11, 2);
+    expect_done(&b);
+    char *x = read_result(&a, &n), *y = read_result(&b, &m);
+    assert_int_equal(n, m);
+    assert_memory_equal(x, y, n);
+    free(x);
+    free(y);
+    scene_close(&a);
+    scene_close(&b);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_lora_job_learns_and_leaves_an_adapter_that_loads),
@@ -269,6 +291,7 @@ int main(void) {
         cmocka_unit_test(a_job_stopped_at_any_unit_ends_with_the_same_bits),
         cmocka_unit_test(broken_data_fails_the_job_with_its_line),
         cmocka_unit_test(checkpointing_gives_the_same_result),
+        cmocka_unit_test(sequence_parallel_gives_the_same_result),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
