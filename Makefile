@@ -8,6 +8,8 @@ CC = gcc
 SAN ?=
 OPT ?= -O2
 PREFIX ?= /usr/local
+# Where the system looks for cron's files; a prefix of somebody's own has an etc of its own.
+SYSCONFDIR ?= $(if $(filter /usr /usr/local,$(PREFIX)),/etc,$(PREFIX)/etc)
 PYTHON ?= /usr/bin/python3
 
 PKGS = libuv jansson libpcre2-8 libutf8proc sqlite3
@@ -141,10 +143,15 @@ install: all
 	install -D -m 644 etc/tpd.conf $(DESTDIR)$(PREFIX)/share/tpd/tpd.conf
 	install -D -m 644 README.md $(DESTDIR)$(PREFIX)/share/doc/tpd/README.md
 	install -D -m 644 docs/protocol.md $(DESTDIR)$(PREFIX)/share/doc/tpd/docs/protocol.md
+	install -D -m 644 docs/nightly.md $(DESTDIR)$(PREFIX)/share/doc/tpd/docs/nightly.md
 	install -D -m 644 docs/man/tpctl.1 $(DESTDIR)$(PREFIX)/share/man/man1/tpctl.1
 	install -D -m 644 etc/completions/tpctl.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/tpctl
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
-	sed 's#/usr/local/#$(PREFIX)/#g' etc/systemd/tpd.service >$(DESTDIR)$(PREFIX)/lib/systemd/system/tpd.service
+	for unit in tpd.service tpd-nightly.service tpd-nightly.timer; do \
+	    sed 's#/usr/local/#$(PREFIX)/#g' etc/systemd/$$unit >$(DESTDIR)$(PREFIX)/lib/systemd/system/$$unit || exit; done
+	install -d $(DESTDIR)$(SYSCONFDIR)/cron.d
+	test -e $(DESTDIR)$(SYSCONFDIR)/cron.d/tpd-nightly || sed 's#/usr/local/#$(PREFIX)/#g' \
+	    etc/cron.d/tpd-nightly >$(DESTDIR)$(SYSCONFDIR)/cron.d/tpd-nightly
 
 clean:
 	rm -rf $(B) $(B)-asan $(B)-tsan

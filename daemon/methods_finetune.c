@@ -5,6 +5,7 @@
 #include "daemon/training.h"
 
 #include "base/file.h"
+#include "train/dataset.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -99,11 +100,43 @@ static int refuse_activate(const struct job_spec *spec, struct error *e) {
     return rc;
 }
 
+/* Whether a job would find nothing to read: then *job is the one that left nothing. What goes wrong
+ * here is said by the job. */
+static bool has_no_news(struct training *t, const struct job_spec *spec, int64_t *job) {
+    struct data_part known;
+    struct job before = {0};
+    if (!spec->since_last || jobs_live_once(t->jobs, spec->once)) return false;
+    if (jobs_learnt(t->jobs, spec->name, spec->data, &known, job, NULL) || *job == 0) return false;
+    if (jobs_get(t->jobs, *job, NULL, &before, NULL)) return false; /* it was deleted */
+    job_free_fields(&before);
+    return !dataset_has_news(spec->data, &known);
+}
+
+static json_t *failed_before(struct training *t, const char *once, int64_t id) {
+    struct job job;
+    json_t *json = NULL;
+    if (!once || jobs_last_once(t->jobs, once, id, &job, NULL)) return NULL;
+    if (job.state == JOB_FAILED) json = job_json(&job, false);
+    job_free_fields(&job);
+    return json;
+}
+
+static int enqueue(struct training *t, struct job_spec *spec, json_t **result, struct error *e) {
+    int64_t id;
+    bool existing = true, no_news = has_no_news(t, spec, &id);
+    int rc = no_news ? 0 : jobs_submit(t->jobs, spec, &id, &existing, e);
+    if (rc == 0) rc = answer_job(t, id, result, e);
+    if (rc != 0) return rc;
+    json_object_set_new(*result, "existing", json_boolean(existing));
+    if (no_news) json_object_set_new(*result, "nothing_new", json_true());
+    json_t *before = existing ? NULL : failed_before(t, spec->once, id);
+    if (before) json_object_set_new(*result, "previous", before);
+    return 0;
+}
+
 static int submit(struct training *t, const json_t *params, json_t **result, struct error *e) {
     struct job_spec spec;
     json_t *none = json_object();
-    int64_t id;
-    bool existing;
     int rc = job_spec_parse(&spec, params ? params : none, e);
     json_decref(none);
     if (rc != 0) return rc;
@@ -111,10 +144,8 @@ static int submit(struct training *t, const json_t *params, json_t **result, str
     if (rc == 0) rc = resolve(&spec.data, t->data_dir, "data", e);
     if (rc == 0) rc = resolve(&spec.eval_data, t->data_dir, "eval_data", e);
     if (rc == 0) rc = resolve_out(&spec, t->state_dir, e);
-    if (rc == 0) rc = jobs_submit(t->jobs, &spec, &id, &existing, e);
+    if (rc == 0) rc = enqueue(t, &spec, result, e);
     job_spec_free(&spec);
-    if (rc == 0) rc = answer_job(t, id, result, e);
-    if (rc == 0) json_object_set_new(*result, "existing", json_boolean(existing));
     return rc;
 }
 

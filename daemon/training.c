@@ -128,13 +128,14 @@ static json_t *text_or_null(const char *text) {
 
 json_t *job_json(const struct job *job, bool with_spec) {
     json_t *json = json_pack(
-        "{s:I, s:s, s:s, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "job", (json_int_t)job->id,
+        "{s:I, s:s, s:s, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "job", (json_int_t)job->id,
         "name", job->name, "state", job_state_name(job->state), "step", (json_int_t)job->step,
         "steps", (json_int_t)job->steps, "loss", number_or_null(job->loss, true), "eval_loss",
         number_or_null(job->eval_loss, true), "error", text_or_null(job->error), "result",
         text_or_null(job->result), "created", json_real(job->created), "started",
         number_or_null(job->started, job->started > 0), "ended",
-        number_or_null(job->ended, job->ended > 0));
+        number_or_null(job->ended, job->ended > 0), "deadline",
+        number_or_null(job->deadline, job->deadline > 0));
     if (json && with_spec) json_object_set(json, "spec", job->spec);
     return json;
 }

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char magic[8] = "tpdtok1";
+static const char magic[8] = "tpdtok2";
 
 static int64_t in_ns(struct timespec t) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;

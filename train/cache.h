@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "text/tokenizer.h"
+#include "train/part.h"
 
 #include <sys/stat.h>
 
@@ -23,7 +24,7 @@ struct file_state file_state_of(const struct stat *st);
 struct cache_footer {
     char magic[8];
     uint64_t options;         /* hash of all that tokens depend on beside the data */
-    uint64_t content;         /* hash of the data */
+    struct data_part part;    /* the bytes that became tokens */
     struct file_state source; /* the data file when it was read */
     int64_t made_ns;          /* wall clock, when reading began */
     int64_t n_examples, n_tokens, skipped, first_skipped_line, cut, untrained, trained_tokens;

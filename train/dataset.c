@@ -193,7 +193,7 @@ static int build_round(struct build *b, const struct record *records, size_t n, 
 /* A file from which nothing can be learnt is no data. */
 static int check_use(const struct build *b, struct error *e) {
     const struct cache_footer *f = &b->out.footer;
-    if (f->n_examples > 0) return 0;
+    if (f->n_examples > 0 || b->options->want.growing) return 0;
     if (f->untrained > 0)
         return error_bad_file(e, b->path, NULL, NULL,
                               "none of its %lld records has a token to learn within seq_len %d",
@@ -213,24 +213,25 @@ static int build_all(struct build *b, struct error *e) {
         if ((err = build_round(b, records, n, e))) break;
     if (!err && b->form == FORM_DOCUMENT) err = end_document(b, e);
     if (!err) err = check_use(b, e);
-    return err ? err : records_unchanged(&b->records, e);
+    return err ? err : records_check(&b->records, e);
 }
 
 static int build_cache(const char *path, const char *cache_path, uint64_t options_hash,
-                       const struct dataset_options *options, struct error *e) {
+                       const struct dataset_options *options, bool *rewritten, struct error *e) {
     struct build b = {.path = path, .options = options, .form = FORM_COUNT};
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
-    int err = records_open(&b.records, path, e);
+    int err = records_open(&b.records, path, &options->want, e);
     if (err) return err;
     err = cache_writer_open(&b.out, cache_path, e);
     if (!err) err = build_all(&b, e);
     struct cache_footer *f = &b.out.footer;
     f->options = options_hash;
-    f->content = b.records.hash;
+    f->part = (struct data_part){b.records.from, b.records.to, b.records.hash};
     f->source = file_state_of(&b.records.stat);
     f->made_ns = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
     f->form = b.form;
+    *rewritten = b.records.rewritten;
     if (!err) err = cache_writer_commit(&b.out, e);
     cache_writer_abandon(&b.out);
     token_ids_free(&b.open);
@@ -259,33 +260,39 @@ static char *cache_path_of(const char *path, const char *dir, uint64_t options) 
     return path_join(dir, name);
 }
 
-/* Whether the cache is of the data as it is now. A file that looks untouched since well before it
- * was read is; any other is read to be sure. */
-static bool cache_is_fresh(const struct cache *c, const char *path, const struct stat *st) {
+/* Whether the cache is of the whole file as it is now. A file that looks untouched since well before
+ * it was read is; any other is read to be sure. */
+static bool is_whole_file(const struct cache *c, const char *path) {
     const struct cache_footer *f = &c->footer;
-    struct file_state now = file_state_of(st);
-    uint64_t content;
-    struct error ignored;
-    if (now.size != f->source.size) return false;
+    struct stat st;
+    uint64_t hash;
+    if (stat(path, &st) != 0 || f->part.from != 0 || f->part.to != st.st_size) return false;
+    struct file_state now = file_state_of(&st);
     if (!memcmp(&now, &f->source, sizeof now) && f->made_ns - now.ctime_ns > clock_grain_ns)
         return true;
-    return records_hash_file(path, &content, &ignored) == 0 && content == f->content;
+    return records_hash_file(path, &hash, NULL) == 0 && hash == f->part.hash;
+}
+
+/* What was pinned may be gone from the file, and what is new in one is known only by reading it. */
+static bool cache_serves(const struct cache *c, const char *path, const struct data_want *want) {
+    const struct data_part *part = &c->footer.part, *pinned = &want->pinned;
+    if (pinned->to > 0)
+        return part->from == pinned->from && part->to == pinned->to && part->hash == pinned->hash;
+    return !want->growing && is_whole_file(c, path);
 }
 
 static int open_or_build(struct dataset *d, const char *path, const struct dataset_options *options,
                          const char *cache_path, struct error *e) {
     uint64_t hash = hash_options(options);
     int64_t max_tokens = (int64_t)options->seq_len + 1;
-    struct stat st;
-    if (stat(path, &st) != 0) return error_errno(e, errno, path, "open");
     if (cache_open(&d->cache, cache_path, hash, max_tokens)) {
-        if (cache_is_fresh(&d->cache, path, &st)) {
+        if (cache_serves(&d->cache, path, &options->want)) {
             d->cached = true;
             return 0;
         }
         cache_close(&d->cache);
     }
-    int err = build_cache(path, cache_path, hash, options, e);
+    int err = build_cache(path, cache_path, hash, options, &d->rewritten, e);
     if (err || cache_open(&d->cache, cache_path, hash, max_tokens)) return err;
     return error_set(e, ERR_IO, "%s: cannot be read back", cache_path);
 }
@@ -305,6 +312,17 @@ int dataset_open(struct dataset **out, const char *path, const struct dataset_op
     return err;
 }
 
+bool dataset_has_news(const char *path, const struct data_part *known) {
+    struct data_want want = {.known = *known, .growing = true};
+    struct records r;
+    const struct record *some;
+    size_t n = 0;
+    if (records_open(&r, path, &want, NULL) != 0) return true;
+    bool news = r.rewritten || records_next(&r, &some, &n, NULL) != 0 || n > 0;
+    records_close(&r);
+    return news;
+}
+
 void dataset_close(struct dataset *d) {
     if (!d) return;
     cache_close(&d->cache);
@@ -321,5 +339,7 @@ void dataset_report(const struct dataset *d, struct dataset_report *out) {
                                    .tokens = f->n_tokens - f->n_examples,
                                    .trained_tokens = f->trained_tokens,
                                    .form = example_form_name((enum example_form)f->form),
-                                   .cached = d->cached};
+                                   .cached = d->cached,
+                                   .part = f->part,
+                                   .rewritten = d->rewritten};
 }

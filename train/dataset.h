@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "text/tokenizer.h"
+#include "train/part.h"
 
 struct dataset;
 
@@ -26,6 +27,7 @@ struct dataset_options {
     bool on_completion;    /* loss on completions and assistant turns only */
     bool skip_bad;         /* count broken records instead of failing */
     int threads;
+    struct data_want want; /* which bytes of the file; zeroed: all */
 };
 
 struct dataset_report {
@@ -37,13 +39,19 @@ struct dataset_report {
     int64_t tokens, trained_tokens; /* rows of one epoch, and those with a label */
     const char *form;               /* "text", "completion", "messages" … */
     bool cached;                    /* opened from the cache */
+    struct data_part part;          /* what was read: pin it, and the same comes again */
+    bool rewritten;                 /* the file no longer begins with want.known: all was read */
 };
 
-/* ERR_NOT_FOUND, or ERR_BAD_FILE with path and line. A file without a usable example is one.
- * ERR_IO when the cache cannot be written. */
+/* ERR_NOT_FOUND, or ERR_BAD_FILE with path and line. A file without a usable example is one, but in
+ * a growing file there may be none yet: then the report says 0 examples. ERR_IO when the cache cannot
+ * be written. */
 int dataset_open(struct dataset **out, const char *path, const struct dataset_options *options,
                  struct error *e);
 void dataset_close(struct dataset *d);
+/* Whether a growing file has a record behind what is known of it, or is another; true when that cannot
+ * be found out. Reads all of it. */
+bool dataset_has_news(const char *path, const struct data_part *known);
 void dataset_report(const struct dataset *d, struct dataset_report *out);
 
 /* Which examples a pass goes over: all but (or only) the eval part, in an order that seed and epoch

@@ -8,7 +8,7 @@
 struct dataset {
     struct cache cache;
     int32_t seq_len;
-    bool cached;
+    bool cached, rewritten;
 };
 
 /* Example i: its marked tokens. */

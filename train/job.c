@@ -47,6 +47,8 @@ static const struct field plain_fields[] = {
     FIELD("eval_every", FIELD_INT64, eval_every, 0, 1e12),
     FIELD("keep", FIELD_INT32, keep, 1, 1000),
     FIELD("patience", FIELD_INT32, patience, 0, 1000000),
+    FIELD("since_last", FIELD_BOOL, since_last, 0, 0),
+    FIELD("deadline_s", FIELD_NUMBER, deadline_s, 0, 1e9),
 };
 static const struct field lora_fields[] = {
     FIELD("r", FIELD_INT32, lora.r, 1, 4096),

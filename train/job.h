@@ -44,6 +44,8 @@ struct job_spec {
     char *activate_as;              /* NULL = do not activate */
     bool activate_if_better;        /* "eval_improves", else "always" */
     char *once;                     /* key of --once, or NULL */
+    bool since_last;                /* only what is new in data since this name's last success */
+    double deadline_s;              /* paused that long after it was asked for; 0 = never */
 };
 
 /* ERR_PARAMS with notes field ("lora.r"), expected, got; then *out needs no free. */

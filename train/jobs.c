@@ -9,13 +9,16 @@
 #include <time.h>
 
 #define JOB_COLUMNS                                                                                \
-    "id, name, state, spec, step, steps, loss, eval_loss, error, result, created, started, ended"
+    "id, name, state, spec, step, steps, loss, eval_loss, error, result, created, started, ended,"  \
+    " deadline, part_from, part_to, part_hash"
 
 static const char *const sql[SQL_COUNT] = {
-    [SQL_INSERT] = "INSERT INTO jobs(name, state, spec, once, created)"
-                   " VALUES(?1, 'queued', ?2, ?3, ?4)",
+    [SQL_INSERT] = "INSERT INTO jobs(name, state, spec, once, created, deadline)"
+                   " VALUES(?1, 'queued', ?2, ?3, ?4, ?5)",
     [SQL_FIND_ONCE] = "SELECT id FROM jobs WHERE once = ?1"
                       " AND state IN ('queued', 'running', 'paused')",
+    [SQL_LAST_ONCE] = "SELECT " JOB_COLUMNS " FROM jobs WHERE once = ?1 AND id < ?2"
+                      " ORDER BY id DESC LIMIT 1",
     [SQL_GET_ID] = "SELECT " JOB_COLUMNS " FROM jobs WHERE id = ?1",
     [SQL_GET_NAME] = "SELECT " JOB_COLUMNS " FROM jobs WHERE name = ?1 ORDER BY id DESC LIMIT 1",
     [SQL_LIST] = "SELECT " JOB_COLUMNS " FROM jobs ORDER BY id DESC",
@@ -29,6 +32,15 @@ static const char *const sql[SQL_COUNT] = {
     [SQL_DELETE_EVENTS] = "DELETE FROM events WHERE job = ?1",
     [SQL_PROGRESS] = "UPDATE jobs SET step = ?2, steps = ?3, loss = coalesce(?4, loss),"
                      " eval_loss = coalesce(?5, eval_loss) WHERE id = ?1",
+    [SQL_DEADLINE] = "UPDATE jobs SET deadline = ?2 WHERE id = ?1",
+    [SQL_LATE] = "SELECT id FROM jobs WHERE state IN ('queued', 'running') AND deadline > 0"
+                 " AND deadline <= ?1 ORDER BY id LIMIT 1",
+    [SQL_PART] = "UPDATE jobs SET part_from = ?2, part_to = ?3, part_hash = ?4 WHERE id = ?1",
+    [SQL_LEARNT] = "SELECT bytes, hash, job FROM learnt WHERE name = ?1 AND data = ?2",
+    /* A job that was paused for long must not take back what a later one has learnt. */
+    [SQL_LEARN] = "INSERT INTO learnt(name, data, bytes, hash, job) VALUES(?1, ?2, ?3, ?4, ?5)"
+                  " ON CONFLICT(name, data) DO UPDATE SET bytes = excluded.bytes,"
+                  " hash = excluded.hash, job = excluded.job WHERE job < excluded.job",
     [SQL_LOG] = "INSERT INTO events(job, time, fields) SELECT ?1, ?2, ?3"
                 " WHERE EXISTS (SELECT 1 FROM jobs WHERE id = ?1)",
     [SQL_EVENTS] = "SELECT cursor, time, fields FROM events WHERE job = ?1 AND cursor > ?2"
@@ -161,6 +173,9 @@ static int read_job(const struct jobs *jobs, sqlite3_stmt *s, struct job *out, s
     out->created = sqlite3_column_double(s, 10);
     out->started = sqlite3_column_double(s, 11);
     out->ended = sqlite3_column_double(s, 12);
+    out->deadline = sqlite3_column_double(s, 13);
+    out->part = (struct data_part){sqlite3_column_int64(s, 14), sqlite3_column_int64(s, 15),
+                                   (uint64_t)sqlite3_column_int64(s, 16)};
     out->spec = read_json(jobs, s, 3, e);
     if (!out->spec) return -1;
     out->error = column_text(s, 8);
@@ -306,6 +321,17 @@ static int find_once(struct jobs *jobs, const char *once, int64_t *id, struct er
     return step == SQLITE_ROW || step == SQLITE_DONE ? 0 : jobs_fail(jobs, "find a job", e);
 }
 
+static double deadline_in(double seconds) {
+    return seconds > 0 ? now_s() + seconds : 0;
+}
+
+static int set_deadline(struct jobs *jobs, int64_t id, double seconds, struct error *e) {
+    sqlite3_stmt *s = statement(jobs, SQL_DEADLINE);
+    sqlite3_bind_int64(s, 1, id);
+    sqlite3_bind_double(s, 2, deadline_in(seconds));
+    return run(jobs, s, "set a job's deadline", e);
+}
+
 static int insert(struct jobs *jobs, const struct job_spec *spec, const char *text, int64_t *id,
                   struct error *e) {
     sqlite3_stmt *s = statement(jobs, SQL_INSERT);
@@ -313,10 +339,21 @@ static int insert(struct jobs *jobs, const struct job_spec *spec, const char *te
     bind_text(s, 2, text);
     bind_text(s, 3, spec->once);
     sqlite3_bind_double(s, 4, now_s());
+    sqlite3_bind_double(s, 5, deadline_in(spec->deadline_s));
     int rc = run(jobs, s, "queue a job", e);
     if (rc != 0) return rc;
     *id = sqlite3_last_insert_rowid(jobs->db);
     return add_state_event(jobs, *id, JOB_QUEUED, NULL, e);
+}
+
+/* A live job was asked for again: it has until the new deadline, and goes on if it is paused. */
+static int ask_again(struct jobs *jobs, int64_t id, const struct job_spec *spec, struct error *e) {
+    struct job job;
+    int rc = get_job(jobs, id, NULL, &job, e);
+    if (rc == 0 && job.state != JOB_RUNNING) rc = set_deadline(jobs, id, spec->deadline_s, e);
+    if (rc == 0 && job.state == JOB_PAUSED) rc = set_state(jobs, id, JOB_QUEUED, NULL, NULL, e);
+    job_free_fields(&job);
+    return rc;
 }
 
 int jobs_submit(struct jobs *jobs, const struct job_spec *spec, int64_t *id, bool *existing,
@@ -330,11 +367,38 @@ int jobs_submit(struct jobs *jobs, const struct job_spec *spec, int64_t *id, boo
     if (rc == 0) {
         if (spec->once) rc = find_once(jobs, spec->once, id, e);
         *existing = rc == 0 && *id != 0;
-        if (rc == 0 && !*existing) rc = insert(jobs, spec, text, id, e);
+        if (*existing) rc = ask_again(jobs, *id, spec, e);
+        else if (rc == 0) rc = insert(jobs, spec, text, id, e);
         rc = end(jobs, rc, "queue a job", e);
     }
     free(text);
     return rc;
+}
+
+/* One job that is late, or 0. */
+static int find_late(struct jobs *jobs, int64_t *id, struct error *e) {
+    sqlite3_stmt *s = statement(jobs, SQL_LATE);
+    sqlite3_bind_double(s, 1, now_s());
+    int step = sqlite3_step(s);
+    *id = step == SQLITE_ROW ? sqlite3_column_int64(s, 0) : 0;
+    sqlite3_reset(s);
+    return step == SQLITE_ROW || step == SQLITE_DONE ? 0 : jobs_fail(jobs, "find late jobs", e);
+}
+
+int jobs_pause_late(struct jobs *jobs, struct error *e) {
+    int64_t id;
+    int rc = begin(jobs, true, "pause late jobs", e);
+    if (rc != 0) return rc;
+    while ((rc = find_late(jobs, &id, e)) == 0 && id != 0) {
+        json_t *note = json_pack("{s:s, s:s}", "event", "note", "note",
+                                 "its deadline has come: the next submit with its key, or 'tpctl jobs "
+                                 "resume', lets it go on");
+        rc = add_event(jobs, id, note, NULL, e);
+        json_decref(note);
+        if (rc == 0) rc = set_state(jobs, id, JOB_PAUSED, NULL, NULL, e);
+        if (rc != 0) break;
+    }
+    return end(jobs, rc, "pause late jobs", e);
 }
 
 int jobs_take(struct jobs *jobs, struct job *out, struct error *e) {
@@ -362,6 +426,18 @@ int jobs_take(struct jobs *jobs, struct job *out, struct error *e) {
     return rc;
 }
 
+/* What a job that is done has read is known to its name from now on. */
+static int learn(struct jobs *jobs, const struct job *job, struct error *e) {
+    if (job->part.to <= 0) return 0;
+    sqlite3_stmt *s = statement(jobs, SQL_LEARN);
+    bind_text(s, 1, job->name);
+    bind_text(s, 2, json_string_value(json_object_get(job->spec, "data")));
+    sqlite3_bind_int64(s, 3, job->part.to);
+    sqlite3_bind_int64(s, 4, (int64_t)job->part.hash);
+    sqlite3_bind_int64(s, 5, job->id);
+    return run(jobs, s, "note what was learnt", e);
+}
+
 int jobs_move(struct jobs *jobs, int64_t id, enum job_state to, const char *error,
               const char *result, struct error *e) {
     struct job job = {0};
@@ -374,6 +450,9 @@ int jobs_move(struct jobs *jobs, int64_t id, enum job_state to, const char *erro
         error_note(e, "state", job_state_name(job.state));
     }
     if (rc == 0) rc = set_state(jobs, id, to, error, result, e);
+    if (rc == 0 && to == JOB_DONE) rc = learn(jobs, &job, e);
+    if (rc == 0 && to == JOB_QUEUED && job.state == JOB_PAUSED)
+        rc = set_deadline(jobs, id, json_number_value(json_object_get(job.spec, "deadline_s")), e);
     job_free_fields(&job);
     return end(jobs, rc, "move a job", e);
 }
@@ -413,6 +492,18 @@ int jobs_progress(struct jobs *jobs, int64_t id, int64_t step, int64_t steps, do
     return end(jobs, rc, "note a job's progress", e);
 }
 
+int jobs_set_part(struct jobs *jobs, int64_t id, const struct data_part *part, struct error *e) {
+    int rc = begin(jobs, true, "note what a job reads", e);
+    if (rc != 0) return rc;
+    sqlite3_stmt *s = statement(jobs, SQL_PART);
+    sqlite3_bind_int64(s, 1, id);
+    sqlite3_bind_int64(s, 2, part->from);
+    sqlite3_bind_int64(s, 3, part->to);
+    sqlite3_bind_int64(s, 4, (int64_t)part->hash);
+    rc = run(jobs, s, "note what a job reads", e);
+    return end(jobs, rc, "note what a job reads", e);
+}
+
 int jobs_log(struct jobs *jobs, int64_t id, json_t *fields, struct error *e) {
     bool added = false;
     int rc = begin(jobs, false, "log an event", e);
@@ -432,6 +523,48 @@ int jobs_get(struct jobs *jobs, int64_t id, const char *name, struct job *out, s
     int rc = get_job(jobs, id, name, out, e);
     pthread_mutex_unlock(&jobs->mutex);
     if (rc != 0) job_free_fields(out);
+    return rc;
+}
+
+bool jobs_live_once(struct jobs *jobs, const char *once) {
+    int64_t id = 0;
+    if (!once) return false;
+    pthread_mutex_lock(&jobs->mutex);
+    find_once(jobs, once, &id, NULL);
+    pthread_mutex_unlock(&jobs->mutex);
+    return id != 0;
+}
+
+int jobs_last_once(struct jobs *jobs, const char *once, int64_t before, struct job *out,
+                   struct error *e) {
+    *out = (struct job){0};
+    pthread_mutex_lock(&jobs->mutex);
+    sqlite3_stmt *s = statement(jobs, SQL_LAST_ONCE);
+    bind_text(s, 1, once);
+    sqlite3_bind_int64(s, 2, before);
+    int rc = one_job(jobs, s, 0, NULL, out, e);
+    pthread_mutex_unlock(&jobs->mutex);
+    if (rc != 0) job_free_fields(out);
+    return rc;
+}
+
+int jobs_learnt(struct jobs *jobs, const char *name, const char *data, struct data_part *out,
+                int64_t *job, struct error *e) {
+    *out = (struct data_part){0};
+    *job = 0;
+    pthread_mutex_lock(&jobs->mutex);
+    sqlite3_stmt *s = statement(jobs, SQL_LEARNT);
+    bind_text(s, 1, name);
+    bind_text(s, 2, data);
+    int step = sqlite3_step(s);
+    if (step == SQLITE_ROW) {
+        out->to = sqlite3_column_int64(s, 0);
+        out->hash = (uint64_t)sqlite3_column_int64(s, 1);
+        *job = sqlite3_column_int64(s, 2);
+    }
+    int rc = step == SQLITE_ROW || step == SQLITE_DONE ? 0 : jobs_fail(jobs, "read it", e);
+    sqlite3_reset(s);
+    pthread_mutex_unlock(&jobs->mutex);
     return rc;
 }
 

@@ -10,6 +10,7 @@
 enum jobs_statement {
     SQL_INSERT,
     SQL_FIND_ONCE,
+    SQL_LAST_ONCE,
     SQL_GET_ID,
     SQL_GET_NAME,
     SQL_LIST,
@@ -20,6 +21,11 @@ enum jobs_statement {
     SQL_DELETE,
     SQL_DELETE_EVENTS,
     SQL_PROGRESS,
+    SQL_DEADLINE,
+    SQL_LATE,
+    SQL_PART,
+    SQL_LEARNT,
+    SQL_LEARN,
     SQL_LOG,
     SQL_EVENTS,
     SQL_COUNT

@@ -30,6 +30,15 @@ static const char *const migrations[] = {
     " cursor INTEGER PRIMARY KEY AUTOINCREMENT, job INTEGER NOT NULL, time REAL NOT NULL,"
     " fields TEXT NOT NULL);"
     "CREATE INDEX events_job ON events(job, cursor);",
+    /* part: which bytes of its data a job trains on. learnt: what a name's last success had read of a
+     * file, from its beginning. */
+    "ALTER TABLE jobs ADD COLUMN deadline REAL NOT NULL DEFAULT 0;"
+    "ALTER TABLE jobs ADD COLUMN part_from INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE jobs ADD COLUMN part_to INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE jobs ADD COLUMN part_hash INTEGER NOT NULL DEFAULT 0;"
+    "CREATE TABLE learnt("
+    " name TEXT NOT NULL, data TEXT NOT NULL, bytes INTEGER NOT NULL, hash INTEGER NOT NULL,"
+    " job INTEGER NOT NULL, PRIMARY KEY(name, data));",
 };
 enum { VERSION = (int)(sizeof migrations / sizeof *migrations) };
 

@@ -1,6 +1,7 @@
 #include "train/records.h"
 
 #include "base/file.h"
+#include "base/json.h"
 #include "text/vocab.h"
 
 #include <errno.h>
@@ -40,11 +41,12 @@ static int open_data(const char *path, struct stat *st, struct error *e) {
     return err;
 }
 
-/* Reads a whole block, or what is left of the file: the number of bytes, or a negative error. */
-static ssize_t read_block(int fd, const char *path, char *to, struct error *e) {
-    size_t have = 0;
-    while (have < HASH_BLOCK) {
-        ssize_t n = read(fd, to + have, HASH_BLOCK - have);
+/* Reads a whole block, or the `most` bytes that are left of it: how many there were, or a negative
+ * error. */
+static ssize_t read_block(int fd, const char *path, char *to, int64_t most, struct error *e) {
+    size_t want = most < HASH_BLOCK ? (size_t)most : HASH_BLOCK, have = 0;
+    while (have < want) {
+        ssize_t n = read(fd, to + have, want - have);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return error_errno(e, errno, path, "read");
         if (n == 0) break;
@@ -53,31 +55,175 @@ static ssize_t read_block(int fd, const char *path, char *to, struct error *e) {
     return (ssize_t)have;
 }
 
-int records_hash_file(const char *path, uint64_t *hash, struct error *e) {
-    struct stat st;
-    int fd = open_data(path, &st, e);
-    if (fd < 0) return fd;
+/* The hash of the next bytes of fd, `most` or as many as there are; their number in *n. */
+static int hash_fd(int fd, const char *path, int64_t most, uint64_t *hash, int64_t *n,
+                   struct error *e) {
     char *block = malloc(HASH_BLOCK);
-    ssize_t n = block ? 0 : error_set(e, ERR_MEMORY, "%s: no memory to read it", path);
+    if (!block) return error_set(e, ERR_MEMORY, "%s: no memory to read it", path);
+    ssize_t got;
     *hash = 0;
-    while (block && (n = read_block(fd, path, block, e)) > 0)
-        *hash = hash_bytes(*hash, block, (size_t)n);
+    *n = 0;
+    while ((got = read_block(fd, path, block, most - *n, e)) > 0) {
+        *hash = hash_bytes(*hash, block, (size_t)got);
+        *n += got;
+    }
     free(block);
-    close(fd);
-    return (int)n;
+    return (int)got;
 }
 
-int records_open(struct records *r, const char *path, struct error *e) {
+int records_hash_file(const char *path, uint64_t *hash, struct error *e) {
+    struct stat st;
+    int64_t n;
+    int fd = open_data(path, &st, e);
+    if (fd < 0) return fd;
+    int err = hash_fd(fd, path, INT64_MAX, hash, &n, e);
+    close(fd);
+    return err;
+}
+
+/* --- which part ------------------------------------------------------------------------------- */
+
+/* Whether bytes from … to are an object (or array): no beginning of one is, so its writer has ended. */
+static int is_whole_value(const struct records *r, int64_t from, int64_t to, bool *whole,
+                           struct error *e) {
+    size_t size = (size_t)(to - from);
+    char *text = malloc(size + 1);
+    if (!text) return error_set(e, ERR_MEMORY, "%s: no memory to read it", r->path);
+    ssize_t n = pread(r->fd, text, size, from);
+    json_t *json = n == (ssize_t)size ? json_read(text, size, NULL) : NULL;
+    *whole = json_is_object(json) || json_is_array(json);
+    json_decref(json);
+    free(text);
+    return n < 0 ? error_errno(e, errno, r->path, "read") : 0;
+}
+
+/* Where the last line begins that no newline ends (the file's size when there is none). Lines are not
+ * looked for further back than a record may reach. */
+static int find_last_line(const struct records *r, int64_t *from, struct error *e) {
+    char block[1 << 14];
+    int64_t size = r->stat.st_size, least = size - RECORD_MAX_BYTES, at = size;
+    while (at > 0 && at > least) {
+        size_t want = at < (int64_t)sizeof block ? (size_t)at : sizeof block;
+        ssize_t n = pread(r->fd, block, want, at - (int64_t)want);
+        if (n < 0) return error_errno(e, errno, r->path, "read");
+        const char *newline = n > 0 ? memrchr(block, '\n', (size_t)n) : NULL;
+        at -= (int64_t)want;
+        if (newline) {
+            *from = at + (newline - block) + 1;
+            return 0;
+        }
+    }
+    *from = at > 0 ? size : 0; /* too long for a record: reading will say so */
+    return 0;
+}
+
+/* Where the last whole record ends: behind a newline, or behind an object that is whole without. */
+static int find_whole_end(const struct records *r, int64_t *end, struct error *e) {
+    int64_t size = r->stat.st_size;
+    bool whole = false;
+    int err = find_last_line(r, end, e);
+    if (!err && *end < size && r->layout != RECORDS_TEXT)
+        err = is_whole_value(r, *end, size, &whole, e);
+    if (whole) *end = size;
+    return err;
+}
+
+static int make_room(struct records *r, size_t more, struct error *e) {
+    if (r->capacity >= r->size + more) return 0;
+    char *data = realloc(r->data, r->size + more);
+    if (!data) return error_set(e, ERR_MEMORY, "%s: no memory to read it", r->path);
+    r->data = data;
+    r->capacity = r->size + more;
+    return 0;
+}
+
+static int read_on(struct records *r, ssize_t *n, struct error *e) {
+    *n = read_block(r->fd, r->path, r->data + r->size, r->to - r->offset, e);
+    if (*n < 0) return (int)*n;
+    if (*n > 0) r->hash = hash_bytes(r->hash, r->data + r->size, (size_t)*n);
+    r->offset += *n;
+    r->at_end = *n < HASH_BLOCK || r->offset == r->to;
+    return 0;
+}
+
+/* Reads over the bytes 0 … from, counting their lines. *hash becomes theirs; what was read behind them
+ * stays in data. The file may turn out to be shorter. */
+static int pass_over(struct records *r, int64_t from, uint64_t *hash, struct error *e) {
+    ssize_t n = 0;
+    *hash = 0;
+    int err = make_room(r, HASH_BLOCK, e);
+    for (int64_t left = from; !err && left > 0 && !r->at_end; left -= n) {
+        uint64_t before = r->hash;
+        if ((err = read_on(r, &n, e))) break;
+        size_t mine = left < n ? (size_t)left : (size_t)n;
+        *hash = mine < (size_t)n ? hash_bytes(before, r->data, mine) : r->hash;
+        for (size_t i = 0; i < mine; i++) r->line += r->data[i] == '\n';
+        r->size = (size_t)n - mine;
+        if (r->size == 0) continue;
+        memmove(r->data, r->data + mine, r->size);
+        break;
+    }
+    return err;
+}
+
+static int start_over(struct records *r, struct error *e) {
+    r->size = 0;
+    r->hash = 0;
+    r->offset = 0;
+    r->line = 1;
+    r->at_end = false;
+    r->from = 0;
+    return lseek(r->fd, 0, SEEK_SET) == 0 ? 0 : error_errno(e, errno, r->path, "read");
+}
+
+static int no_longer(const struct records *r, struct error *e) {
+    return error_bad_file(e, r->path, NULL, NULL,
+                          "is no longer the file that the job began with: its first %lld bytes are "
+                          "others; submit the job again",
+                          (long long)r->want.pinned.to);
+}
+
+/* Sets from and to, and reads up to from. */
+static int choose_part(struct records *r, struct error *e) {
+    const struct data_want *want = &r->want;
+    uint64_t hash;
+    int err = 0;
+    if (want->pinned.to > 0) {
+        r->from = want->pinned.from;
+        r->to = want->pinned.to;
+        return r->stat.st_size < r->to ? no_longer(r, e) : pass_over(r, r->from, &hash, e);
+    }
+    r->to = r->stat.st_size;
+    if (want->growing) err = find_whole_end(r, &r->to, e);
+    if (err || want->known.to <= 0) return err;
+    r->from = want->known.to;
+    if (r->to < r->from && r->stat.st_size >= r->from) r->to = r->from;
+    if (r->to >= r->from) {
+        err = pass_over(r, r->from, &hash, e);
+        if (err || hash == want->known.hash) return err;
+    }
+    r->rewritten = true;
+    err = start_over(r, e);
+    return err || !want->growing ? err : find_whole_end(r, &r->to, e);
+}
+
+int records_open(struct records *r, const char *path, const struct data_want *want,
+                 struct error *e) {
     *r = (struct records){.fd = -1, .line = 1};
+    if (want) r->want = *want;
     size_t n = strlen(path);
     if (n > 4 && !strcasecmp(path + n - 4, ".txt")) r->layout = RECORDS_TEXT;
     r->path = strdup(path);
     if (!r->path) return error_set(e, ERR_MEMORY, "%s: no memory to read it", path);
     r->fd = open_data(path, &r->stat, e);
-    if (r->fd >= 0) return 0;
-    int err = r->fd;
-    records_close(r);
-    return err;
+    int err = r->fd < 0 ? r->fd : choose_part(r, e);
+    if (err) {
+        records_close(r);
+        return err;
+    }
+    r->at_start = r->from == 0;
+    if (!r->at_start && r->layout == RECORDS_UNKNOWN) r->layout = RECORDS_LINES;
+    return 0;
 }
 
 void records_close(struct records *r) {
@@ -88,12 +234,21 @@ void records_close(struct records *r) {
     *r = (struct records){.fd = -1};
 }
 
-int records_unchanged(const struct records *r, struct error *e) {
+int records_check(const struct records *r, struct error *e) {
     struct stat now;
+    if (r->want.pinned.to > 0) return r->hash == r->want.pinned.hash ? 0 : no_longer(r, e);
     if (fstat(r->fd, &now) != 0) return error_errno(e, errno, r->path, "stat");
-    if (now.st_size == r->stat.st_size && now.st_mtim.tv_sec == r->stat.st_mtim.tv_sec &&
-        now.st_mtim.tv_nsec == r->stat.st_mtim.tv_nsec)
-        return 0;
+    bool same = now.st_size == r->stat.st_size && now.st_mtim.tv_sec == r->stat.st_mtim.tv_sec &&
+                now.st_mtim.tv_nsec == r->stat.st_mtim.tv_nsec;
+    if (!same && r->want.growing) { /* what was appended meanwhile is no harm */
+        uint64_t hash;
+        int64_t n;
+        if (lseek(r->fd, 0, SEEK_SET) != 0) return error_errno(e, errno, r->path, "read");
+        int err = hash_fd(r->fd, r->path, r->offset, &hash, &n, e);
+        if (err) return err;
+        same = n == r->offset && hash == r->hash;
+    }
+    if (same) return 0;
     return error_bad_file(e, r->path, NULL, NULL,
                           "was changed while it was read: submit the job again");
 }
@@ -109,21 +264,13 @@ static int fill(struct records *r, struct error *e) {
     r->size -= from;
     r->at = keep;
     size_t want = r->size > RECORDS_ROUND_BYTES ? r->size : RECORDS_ROUND_BYTES;
-    if (r->capacity < r->size + want + HASH_BLOCK) {
-        char *data = realloc(r->data, r->size + want + HASH_BLOCK);
-        if (!data) return error_set(e, ERR_MEMORY, "%s: no memory to read it", r->path);
-        r->data = data;
-        r->capacity = r->size + want + HASH_BLOCK;
-    }
-    for (size_t have = 0; have < want && !r->at_end;) {
-        ssize_t n = read_block(r->fd, r->path, r->data + r->size, e);
-        if (n < 0) return (int)n;
-        if (n > 0) r->hash = hash_bytes(r->hash, r->data + r->size, (size_t)n);
-        r->at_end = n < HASH_BLOCK;
+    int err = make_room(r, want + HASH_BLOCK, e);
+    ssize_t n;
+    for (size_t have = 0; !err && have < want && !r->at_end; have += (size_t)n) {
+        if ((err = read_on(r, &n, e))) break;
         r->size += (size_t)n;
-        have += (size_t)n;
     }
-    return 0;
+    return err;
 }
 
 /* --- cutting ---------------------------------------------------------------------------------- */
@@ -275,23 +422,28 @@ static int check_encoding(const struct records *r, struct error *e) {
     return 0;
 }
 
-static void find_layout(struct records *r) {
-    if (r->layout != RECORDS_UNKNOWN || !skip_space(r)) return;
+static int find_layout(struct records *r, struct error *e) {
+    if (r->layout != RECORDS_UNKNOWN || !skip_space(r)) return 0;
     r->layout = r->data[r->at] == '[' ? RECORDS_ARRAY : RECORDS_LINES;
-    if (r->layout == RECORDS_ARRAY) r->at++;
+    if (r->layout == RECORDS_LINES) return 0;
+    if (r->want.growing)
+        return record_error(e, r->path, r->line,
+                            "the file is one JSON array, to which nothing can be appended: "
+                            "since_last wants a record a line");
+    r->at++;
+    return 0;
 }
 
 int records_next(struct records *r, const struct record **out, size_t *n, struct error *e) {
-    bool begin = !r->data;
     r->n_round = 0;
     int err = 0;
     while (!err && r->n_round == 0 && !(r->at_end && r->at == r->size)) {
         if (!r->at_end) err = fill(r, e);
-        if (!err && begin) err = check_encoding(r, e);
+        if (!err && r->at_start) err = check_encoding(r, e);
         if (err) break;
-        if (begin) drop_mark(r);
-        begin = false;
-        find_layout(r);
+        if (r->at_start) drop_mark(r);
+        r->at_start = false;
+        if ((err = find_layout(r, e))) break;
         switch (r->layout) {
         case RECORDS_UNKNOWN: break; /* white space so far */
         case RECORDS_LINES: err = cut_lines(r, e); break;

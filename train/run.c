@@ -96,7 +96,8 @@ static void tell_progress(struct run *r) {
 
 /* --- reading data --------------------------------------------------------------------------------- */
 
-static int open_data(struct run *r, const char *path, struct dataset **out, struct error *e) {
+static int open_data(struct run *r, const char *path, const struct data_want *want,
+                     struct dataset **out, struct error *e) {
     char cache[4200];
     const struct model_config *c = model_config(r->options->model);
     snprintf(cache, sizeof cache, "%s/cache", r->options->state_dir);
@@ -109,14 +110,32 @@ static int open_data(struct run *r, const char *path, struct dataset **out, stru
                                 .seq_len = r->spec.seq_len,
                                 .on_completion = r->spec.loss_on == LOSS_ON_COMPLETION,
                                 .skip_bad = r->spec.skip_bad,
-                                .threads = r->options->threads};
+                                .threads = r->options->threads,
+                                .want = *want};
     return err ? err : dataset_open(out, path, &o, e);
+}
+
+/* A job that was stopped reads what it read before; one that is new reads what is new, where it was
+ * asked to, and from then on that. */
+static int open_training_data(struct run *r, struct error *e) {
+    struct data_want want = {.pinned = r->part, .growing = r->spec.since_last};
+    struct dataset_report report;
+    int64_t before;
+    int err = r->spec.since_last && r->part.to == 0
+                  ? jobs_learnt(r->options->jobs, r->spec.name, r->spec.data, &want.known, &before, e)
+                  : 0;
+    if (!err) err = open_data(r, r->spec.data, &want, &r->data, e);
+    if (err || r->part.to > 0) return err;
+    dataset_report(r->data, &report);
+    r->part = report.part;
+    return jobs_set_part(r->options->jobs, r->id, &r->part, e);
 }
 
 static int reading_task(void *arg, struct error *e) {
     struct run *r = arg;
-    int err = open_data(r, r->spec.data, &r->data, e);
-    if (!err && r->spec.eval_data) err = open_data(r, r->spec.eval_data, &r->eval_data, e);
+    int err = open_training_data(r, e);
+    if (!err && r->spec.eval_data)
+        err = open_data(r, r->spec.eval_data, &(struct data_want){0}, &r->eval_data, e);
     return err;
 }
 
@@ -160,14 +179,30 @@ static int plan_steps(struct run *r, struct error *e) {
     return 0;
 }
 
-static void tell_data(struct run *r) {
-    struct dataset_report d;
-    dataset_report(r->data, &d);
-    tell(r, json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "event", "data", "form",
-                      d.form, "examples", (json_int_t)d.examples, "skipped", (json_int_t)d.skipped,
-                      "cut", (json_int_t)d.cut, "tokens", (json_int_t)d.tokens, "trained_tokens",
-                      (json_int_t)d.trained_tokens, "steps", (json_int_t)r->steps, "eval_batches",
-                      (json_int_t)(r->eval ? dataset_epoch_batches(r->eval) : 0)));
+static void tell_note(struct run *r, const char *note) {
+    tell(r, json_pack("{s:s, s:s}", "event", "note", "note", note));
+}
+
+static void tell_data(struct run *r, const struct dataset_report *d) {
+    if (d->rewritten)
+        tell_note(r, "the data no longer begins with what was learnt before (it was rotated or "
+                     "rewritten): all of it is learnt");
+    tell(r, json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "event", "data",
+                      "form", d->form, "examples", (json_int_t)d->examples, "skipped",
+                      (json_int_t)d->skipped, "cut", (json_int_t)d->cut, "tokens",
+                      (json_int_t)d->tokens, "trained_tokens", (json_int_t)d->trained_tokens,
+                      "steps", (json_int_t)r->steps, "eval_batches",
+                      (json_int_t)(r->eval ? dataset_epoch_batches(r->eval) : 0), "from_byte",
+                      (json_int_t)d->part.from, "to_byte", (json_int_t)d->part.to));
+}
+
+/* A growing file in which nothing was to be learnt: a success that leaves everything as it is. */
+static int end_without_news(struct run *r, const struct dataset_report *d) {
+    tell_note(r, d->untrained || d->skipped ? "nothing can be learnt from what is new in the data"
+                                            : "nothing is new in the data");
+    r->out[0] = '\0';
+    r->phase = RUN_OVER;
+    return 0;
 }
 
 /* --- starting ------------------------------------------------------------------------------------- */
@@ -227,11 +262,14 @@ static int restore(struct run *r, struct ranks *ranks, struct error *e) {
 }
 
 static int setup(struct run *r, struct ranks *ranks, struct error *e) {
+    struct dataset_report report;
+    dataset_report(r->data, &report);
+    if (report.examples == 0) return end_without_news(r, &report);
     int err = plan_steps(r, e);
     if (!err) err = make_trainees(r, ranks, e);
     if (!err) err = host_tensors_new(&r->host, r->on_rank[0], true, e);
     if (err) return err;
-    tell_data(r);
+    tell_data(r, &report);
     if (r->spec.resume) {
         err = restore(r, ranks, e);
         if (err == -(int)ERR_NOT_FOUND) err = 0; /* a new job */
@@ -578,6 +616,7 @@ int run_new(struct run **out, const struct trainer_options *options, const struc
     if (!r) return error_set(e, ERR_MEMORY, "no memory for a job");
     r->options = options;
     r->id = job->id;
+    r->part = job->part;
     r->n_layers = model_config(options->model)->n_layers;
     r->position = (struct train_position){.best_eval = NAN, .loss = NAN, .eval_loss = NAN};
     snprintf(r->dir, sizeof r->dir, "%s/jobs/%lld", options->state_dir, (long long)job->id);

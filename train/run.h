@@ -35,7 +35,8 @@ struct run {
     int64_t id;
     struct job_spec spec;
     char dir[4096]; /* state_dir/jobs/ID */
-    char out[4096]; /* where the result goes */
+    char out[4096]; /* where the result goes; empty when there was nothing to learn */
+    struct data_part part; /* of the data; to 0 = it was never read */
 
     struct dataset *data, *eval_data;
     struct dataset_view view, eval_view;

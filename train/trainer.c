@@ -5,12 +5,14 @@
 #include "base/log.h"
 
 #include <stdlib.h>
+#include <time.h>
 
 struct trainer {
     struct trainer_options options;
     _Atomic bool poked;       /* look at the store: new jobs, or what others want of the running one */
     _Atomic double tokens_per_s;
     struct run *run;
+    double deadline; /* of the run, on the wall clock; 0 = none */
 };
 
 int trainer_new(struct trainer **out, const struct trainer_options *options, struct error *e) {
@@ -53,7 +55,7 @@ static void end_job(struct trainer *t, struct ranks *ranks, enum job_state state
     if (why) log_error("job %lld failed: %s", (long long)id, why->message);
     else log_info("job %lld is %s: %s", (long long)id, job_state_name(state), t->run->out);
     if (jobs_move(t->options.jobs, id, state, why ? why->message : NULL,
-                  state == JOB_DONE ? t->run->out : NULL, &e))
+                  state == JOB_DONE && *t->run->out ? t->run->out : NULL, &e))
         log_error("job %lld: %s", (long long)id, e.message);
     let_go(t, ranks);
     tell(t, id);
@@ -79,12 +81,14 @@ static void heed(struct trainer *t, struct ranks *ranks) {
 static bool take_job(struct trainer *t) {
     struct job job;
     struct error e = {0};
+    if (jobs_pause_late(t->options.jobs, &e)) log_error("the queue of jobs: %s", e.message);
     if (jobs_take(t->options.jobs, &job, &e)) {
         if (e.kind != ERR_NOT_FOUND) log_error("the queue of jobs: %s", e.message);
         return false;
     }
     int64_t id = job.id;
     log_info("job %lld (%s) begins", (long long)id, job.name);
+    t->deadline = job.deadline;
     int err = run_new(&t->run, &t->options, &job, &e);
     job_free_fields(&job);
     if (err) {
@@ -96,10 +100,21 @@ static bool take_job(struct trainer *t) {
     return true;
 }
 
+/* Whether the run's deadline has come; then the store has paused it. */
+static bool is_late(const struct trainer *t) {
+    struct timespec now;
+    struct error e = {0};
+    if (t->deadline <= 0) return false;
+    clock_gettime(CLOCK_REALTIME, &now);
+    if ((double)now.tv_sec + (double)now.tv_nsec / 1e9 < t->deadline) return false;
+    if (jobs_pause_late(t->options.jobs, &e)) log_error("the queue of jobs: %s", e.message);
+    return true;
+}
+
 bool trainer_unit(void *arg, struct ranks *ranks) {
     struct trainer *t = arg;
     bool poked = atomic_exchange(&t->poked, false), idle = false;
-    if (t->run && poked) heed(t, ranks);
+    if (t->run && (poked || is_late(t))) heed(t, ranks);
     if (!t->run) return poked && take_job(t);
     struct error e = {0};
     int err = run_unit(t->run, ranks, &idle, &e);

@@ -10,7 +10,9 @@ const struct option_def finetune_options[] = {
     {"out", 0, OPTION_TEXT, "DIR", "out", "where the result goes, under the daemon's state_dir"},
     {"set", 0, OPTION_TEXTS, "KEY=VALUE", NULL, "any key of a job: lr=1e-4, lora.r=8, method=full"},
     {"file", 0, OPTION_TEXT, "JOB.json", NULL, "take the job from a file; the rest overrides it"},
-    {"once", 0, OPTION_TEXT, "KEY", "once", "do nothing while a job with KEY is live"},
+    {"once", 0, OPTION_TEXT, "KEY", "once", "while a job with KEY is live, do no more than resume it"},
+    {"since-last", 0, OPTION_FLAG, NULL, "since_last",
+     "train on what was added to DATA since the last success"},
     {"activate", 0, OPTION_FLAG, NULL, NULL, "make the adapter the default if it is better"},
     {"wait", 0, OPTION_FLAG, NULL, NULL, "show progress and end as the job ends"},
     {0},
@@ -88,12 +90,14 @@ static int set_data(json_t *job, const struct args *args) {
     return rc;
 }
 
-static int make_job(const struct args *args, json_t **job) {
+static int make_job(const struct tool *tool, const struct args *args, json_t **job) {
     const char *file = args_text(args, "file");
     int rc = file ? read_job_file(file, job) : EXIT_OK;
     if (rc != EXIT_OK) return rc;
     if (!*job) *job = json_object();
     json_object_update(*job, args->params);
+    if (tool->deadline_ms > 0)
+        json_object_set_new(*job, "deadline_s", json_real((double)tool->deadline_ms / 1000));
     if (args_flag(args, "activate") && !json_is_object(json_object_get(*job, "activate")))
         json_object_set_new(*job, "activate",
                             json_pack("{s:s, s:s}", "when", "eval_improves", "as", "default"));
@@ -109,52 +113,65 @@ static json_t *number_of(const json_t *job) {
     return json_pack("{s:O?}", "job", json_object_get(job, "job"));
 }
 
-/* A paused job of the same key was stopped by an earlier run's deadline: it goes on. */
-static int resume_if_paused(struct tool *tool, json_t *number, json_t *job) {
-    const char *state = json_string_value(json_object_get(job, "state"));
-    json_t *resumed;
-    if (!json_is_true(json_object_get(job, "existing")) || !state || strcmp(state, "paused"))
-        return EXIT_OK;
-    int rc = tool_ask(tool, "finetune.resume", number, &resumed);
-    json_object_update(job, resumed);
-    json_decref(resumed);
-    return rc;
-}
-
-/* At the deadline the job is paused, so that the next run with its key resumes it. */
+/* The daemon pauses the job at its deadline, unless it waits behind another: then this does. Waiting a
+ * little longer leaves it to the daemon. */
 static int wait_for(struct tool *tool, json_t *number) {
-    json_t *paused;
+    enum { GRACE_MS = 1000 };
+    json_t *job;
     tool->deadline_is_news = false;
+    if (tool->deadline_ms > 0) tpd_set_timeout(tool->client, tool->deadline_ms + GRACE_MS);
     int rc = job_watch(tool, number);
     tool->deadline_is_news = true;
     if (rc != TPD_EXIT_DEADLINE) return rc;
     tpd_set_timeout(tool->client, 10000);
-    if (tool_ask(tool, "finetune.pause", number, &paused) != EXIT_OK) return rc;
+    if (tool_ask(tool, "finetune.get", number, &job) != EXIT_OK) return rc;
+    const char *state = json_string_value(json_object_get(job, "state"));
+    if (!state || strcmp(state, "paused") != 0) {
+        json_decref(job);
+        if (tool_ask(tool, "finetune.pause", number, &job) != EXIT_OK) return rc;
+    }
     complain("job %" JSON_INTEGER_FORMAT " is paused at the deadline, at step %.0f of %.0f",
-             json_integer_value(json_object_get(paused, "job")),
-             json_number_value(json_object_get(paused, "step")),
-             json_number_value(json_object_get(paused, "steps")));
-    json_decref(paused);
+             json_integer_value(json_object_get(job, "job")),
+             json_number_value(json_object_get(job, "step")),
+             json_number_value(json_object_get(job, "steps")));
+    json_decref(job);
     return rc;
+}
+
+/* Nobody waited for the job of the last night: what became of it is news now. */
+static void tell_previous(const json_t *submitted) {
+    const json_t *job = json_object_get(submitted, "previous");
+    const char *name = json_string_value(json_object_get(job, "name")),
+               *why = json_string_value(json_object_get(job, "error"));
+    if (!job) return;
+    complain("the last one, job %" JSON_INTEGER_FORMAT " (%s), failed: %s; job %" JSON_INTEGER_FORMAT
+             " tries again",
+             json_integer_value(json_object_get(job, "job")), name ? name : "",
+             why ? why : "nobody knows why", json_integer_value(json_object_get(submitted, "job")));
 }
 
 static void put_submitted(const struct tool *tool, const json_t *job) {
     if (tool->format == OUT_JSON) put_json(job);
     else if (tool->format == OUT_PLAIN)
         printf("%" JSON_INTEGER_FORMAT "\n", json_integer_value(json_object_get(job, "job")));
-    else if (!tool->quiet) job_put_line(tool, job);
+    else if (tool->quiet) return;
+    else if (json_is_true(json_object_get(job, "nothing_new")))
+        printf("nothing is new since job %" JSON_INTEGER_FORMAT "\n",
+               json_integer_value(json_object_get(job, "job")));
+    else job_put_line(tool, job);
 }
 
 int cmd_finetune(struct tool *tool, const struct args *args) {
     json_t *job = NULL, *submitted = NULL;
-    int rc = make_job(args, &job);
+    int rc = make_job(tool, args, &job);
     if (rc == EXIT_OK) rc = tool_ask(tool, "finetune.submit", job, &submitted);
     json_decref(job);
     if (rc != EXIT_OK) return rc;
+    tell_previous(submitted);
+    bool idle = json_is_true(json_object_get(submitted, "nothing_new"));
     json_t *number = number_of(submitted);
-    rc = resume_if_paused(tool, number, submitted);
-    if (rc == EXIT_OK && args_flag(args, "wait")) rc = wait_for(tool, number);
-    else if (rc == EXIT_OK) put_submitted(tool, submitted);
+    if (args_flag(args, "wait") && !idle) rc = wait_for(tool, number);
+    else put_submitted(tool, submitted);
     json_decref(number);
     json_decref(submitted);
     return rc;

@@ -40,8 +40,9 @@ const struct command commands[] = {
     {"finetune", "[DATA]", "Train an adapter on a file of examples, beside serving",
      "DATA holds a JSON record a line: {\"prompt\",\"completion\"}, {\"messages\"}, {\"text\"}\n"
      "and others. It must lie under the daemon's data_dir. With --wait the exit code tells\n"
-     "how the job ended; with --deadline too, the job is paused at the deadline, and a later\n"
-     "run with the same --once KEY resumes it. Ctrl-C ends the waiting, not the job.",
+     "how the job ended; Ctrl-C ends the waiting, not the job. At a --deadline the job is\n"
+     "paused, and a later run with the same --once KEY resumes it with a deadline of its own.\n"
+     "Every night from cron: --name N --once N --deadline 3h --since-last --activate --quiet",
      finetune_options, cmd_finetune},
     {"jobs list", "", "List fine-tune jobs, the newest first", NULL, NULL, cmd_jobs},
     {"jobs show", "[JOB]", "Show a job and what it asks for",

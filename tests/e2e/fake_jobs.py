@@ -17,6 +17,8 @@ class FakeJobs:
         once = params.get("once")
         for job in self.jobs.values():
             if once and job["once"] == once and job["state"] in ("queued", "running", "paused"):
+                if job["state"] == "paused":
+                    self.move(job, "queued")
                 return self.public(job, existing=True), None
         number = len(self.jobs) + 1
         job = {"job": number, "name": params.get("name", "job"), "state": "queued", "step": 0,
