@@ -4,6 +4,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define CGROUP_ROOT "/sys/fs/cgroup"
 
@@ -67,4 +68,12 @@ size_t machine_memory_available(void) {
         if (here < left) left = here;
     }
     return left;
+}
+
+size_t machine_memory_total(void) {
+    size_t total = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE), limit;
+    char dir[CGROUP_DIR_MAX];
+    for (bool more = cgroup_dir(dir); more; more = cgroup_parent(dir))
+        if (cgroup_number(dir, "memory.max", "", &limit) && limit < total) total = limit;
+    return total;
 }

@@ -10,6 +10,9 @@
  * nearer. 0 when the kernel does not say. */
 size_t machine_memory_available(void);
 
+/* Bytes that the machine has, or that the nearest limit of a cgroup lets this process have. */
+size_t machine_memory_total(void);
+
 enum { CGROUP_DIR_MAX = 4200 };
 
 /* The directory of this process' cgroup (v2); false when there is none. */

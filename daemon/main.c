@@ -2,6 +2,7 @@
 #include "base/log.h"
 #include "daemon/command_line.h"
 #include "daemon/offline_inspect.h"
+#include "daemon/offline_plan.h"
 #include "daemon/offline_text.h"
 #include "daemon/server.h"
 #include "daemon/version.h"
@@ -55,6 +56,7 @@ int main(int argc, char **argv) {
     hold_standard_files();
     const char *command = argc > 1 ? argv[1] : "";
     if (strcmp(command, "inspect") == 0) return offline_inspect(argc - 2, argv + 2);
+    if (strcmp(command, "plan") == 0) return offline_plan(argc - 2, argv + 2);
     if (strcmp(command, "tokenize") == 0) return offline_tokenize(argc - 2, argv + 2);
     if (strcmp(command, "detokenize") == 0) return offline_detokenize(argc - 2, argv + 2);
     return run_daemon(argc, argv);

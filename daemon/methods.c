@@ -92,6 +92,23 @@ static const struct param adapter_params[] = {
     END,
 };
 
+const struct param plan_params[] = {
+    {"path", PARAM_STRING, false, 0, 0, NULL},
+    {"config", PARAM_OBJECT, false, 0, 0, NULL},
+    {"dtype", PARAM_STRING, false, 0, 0, NULL},
+    {"tp", PARAM_INT, false, 1, PLAN_MAX_RANKS, NULL},
+    {"ctx", PARAM_INT, false, 1, 1 << 24, NULL},
+    {"batch", PARAM_INT, false, 1, 4096, NULL},
+    {"kv_type", PARAM_CHOICE, false, 0, 0, "auto|f32|f16|bf16"},
+    {"train", PARAM_CHOICE, false, 0, 0, "lora|full"},
+    {"grad_checkpointing", PARAM_SWITCH, false, 0, 0, "auto"},
+    {"job", PARAM_OBJECT, false, 0, 0, NULL},
+    {"memory", PARAM_INT, false, 1, 1e15, NULL},
+    {"bandwidth", PARAM_NUMBER, false, 1, 1e18, NULL},
+    {"flops", PARAM_NUMBER, false, 1, 1e18, NULL},
+    END,
+};
+
 const struct method methods[] = {
     {"ping", handle_ping, 0, no_params},
     {"status", handle_status, 0, no_params},
@@ -109,6 +126,7 @@ const struct method methods[] = {
     {"finetune.pause", handle_finetune_pause, METHOD_ADMIN | METHOD_WORK, job_params},
     {"finetune.resume", handle_finetune_resume, METHOD_ADMIN | METHOD_WORK, job_params},
     {"finetune.delete", handle_finetune_delete, METHOD_ADMIN | METHOD_WORK, job_params},
+    {"plan", handle_plan, METHOD_NEEDS_MODEL | METHOD_WORK, plan_params},
     {"metrics", handle_metrics, 0, no_params},
     {"adapter.list", handle_adapter_list, 0, no_params},
     {"adapter.load", handle_adapter_load, METHOD_ADMIN | METHOD_NEEDS_MODEL | METHOD_WORK,

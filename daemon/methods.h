@@ -21,6 +21,7 @@ struct method {
 
 extern const struct method methods[];
 extern const size_t n_methods;
+extern const struct param plan_params[]; /* `tpd plan` takes the same */
 /* NULL when there is none. */
 const struct method *method_find(const char *name);
 
@@ -39,7 +40,8 @@ void handle_detokenize(struct call *call);
 void handle_generate(struct call *call);
 /* score.c */
 void handle_score(struct call *call);
-/* methods_finetune.c */
+/* methods_plan.c */
+void handle_plan(struct call *call);
 /* adapters.c */
 void handle_adapter_list(struct call *call);
 void handle_adapter_load(struct call *call);
@@ -47,6 +49,7 @@ void handle_adapter_unload(struct call *call);
 void handle_adapter_activate(struct call *call);
 void handle_adapter_rollback(struct call *call);
 
+/* methods_finetune.c */
 void handle_finetune_submit(struct call *call);
 void handle_finetune_list(struct call *call);
 void handle_finetune_get(struct call *call);

@@ -86,6 +86,11 @@ static int check_value(const struct param *p, const json_t *value, struct error 
         return json_is_string(value) || json_is_integer(value)
                    ? 0
                    : schema_refuse(e, p->name, "a string or an integer", value);
+    case PARAM_SWITCH:
+        if (json_is_boolean(value)) return 0;
+        if (json_word(value) && word_among(p->choices, json_word(value))) return 0;
+        snprintf(expected, sizeof expected, "true, false or %s", p->choices);
+        return schema_refuse(e, p->name, expected, value);
     case PARAM_CHOICE:
         if (json_word(value) && word_among(p->choices, json_word(value))) return 0;
         snprintf(expected, sizeof expected, "one of %s", p->choices);

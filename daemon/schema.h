@@ -19,7 +19,8 @@ enum param_type {
     PARAM_STRINGS, /* string, or array of strings */
     PARAM_OBJECT,
     PARAM_ID,    /* string or integer: the id of a request */
-    PARAM_CHOICE /* one of the words in `choices` */
+    PARAM_CHOICE, /* one of the words in `choices` */
+    PARAM_SWITCH  /* true, false, or one of the words */
 };
 
 struct param {

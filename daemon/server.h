@@ -10,6 +10,7 @@
 #include "daemon/listener.h"
 #include "daemon/mailbox.h"
 #include "daemon/metrics.h"
+#include "daemon/speed.h"
 #include "serve/engine.h"
 
 #include <uv.h>
@@ -48,6 +49,7 @@ struct server {
     struct training *training;   /* fine-tune jobs */
     struct metrics metrics;
     struct adapters *adapters; /* daemon/adapters.c */
+    struct speed speed;        /* of this machine, once a plan has asked for it; else zeros */
 };
 
 /* Runs the daemon until it is told to end; returns the exit code. */

@@ -185,6 +185,10 @@ struct engine;
 
 /* Fails at once when the plan is impossible (tp over the heads) or memory cannot suffice. */
 int engine_start(struct engine **out, const struct engine_options *options, struct error *e);
+/* How large each rank's part would be, memory aside: slots whole contexts. Of options, what has to do with
+ * sizes is looked at. Fails as engine_start does. */
+int engine_shard_options(struct shard_options *out, const struct engine_options *options,
+                         struct error *e);
 /* drain: ends after all requests; else live ones END with FINISH_CANCELLED. Returns at once; new
  * submits get ERR_SHUTTING_DOWN. Without drain a load under way is given up, which is no failure:
  * on_state is not called. */

@@ -49,6 +49,18 @@ int engine_sizes_ask(struct engine_sizes *out, const struct engine_options *opti
     return 0;
 }
 
+int engine_shard_options(struct shard_options *out, const struct engine_options *options,
+                         struct error *e) {
+    struct engine_sizes sizes;
+    struct runner runner = {.config = model_config(options->model),
+                            .f32 = model_dtype(options->model) == DTYPE_F32};
+    int err = engine_sizes_ask(&sizes, options, &runner, e);
+    if (err) return err;
+    *out = sizes.shard;
+    out->kv_blocks = sizes.slots * out->max_blocks;
+    return 0;
+}
+
 /* What the activations of the largest step may take on a rank, generously. */
 static size_t activation_bytes(const struct shard_options *s, const struct model_config *c) {
     size_t floats = (size_t)s->max_rows * (8 * (size_t)c->hidden + 3 * (size_t)c->ffn) +

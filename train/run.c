@@ -225,14 +225,13 @@ static int fit(struct run *r, struct ranks *ranks, struct error *e) {
     bool choose = r->spec.grad_checkpointing == CHECKPOINTING_AUTO;
     struct shard_plan split;
     struct trainee_cost cost;
-    size_t left = memory_left(ranks);
-    size_t room = left - left / 20; /* a little stays for what is not reckoned */
+    size_t left = memory_left(ranks), room = job_room(left);
     int err = model_plan(model, ranks_count(ranks), &split, e);
     if (!err && choose)
         err = job_checkpoint_layers(&o->checkpoint_layers, &cost, model, &split, o, room, e);
     else if (!err) err = plan_trainee(&cost, model, &split, o, e);
     if (err) return err;
-    size_t needed = cost.bytes + job_host_bytes(&cost) / (size_t)split.n;
+    size_t needed = job_bytes(&cost, split.n);
     if (needed <= room) return 0;
     err = error_set(e, ERR_MEMORY, "training needs %.1f MiB a rank beside the model and %.1f MiB are "
                     "left: %slower seq_len or batch_size, raise tp, or train an adapter (method lora) of "

@@ -35,6 +35,14 @@ size_t job_host_bytes(const struct trainee_cost *cost) {
     return PARTS * cost->whole_floats * sizeof(float);
 }
 
+size_t job_room(size_t left) {
+    return left - left / 20;
+}
+
+size_t job_bytes(const struct trainee_cost *cost, int n_ranks) {
+    return cost->bytes + job_host_bytes(cost) / (size_t)n_ranks;
+}
+
 int job_checkpoint_layers(int32_t *out, struct trainee_cost *cost, const struct model *model,
                           const struct shard_plan *split, const struct train_options *options,
                           size_t room, struct error *e) {
@@ -45,8 +53,7 @@ int job_checkpoint_layers(int32_t *out, struct trainee_cost *cost, const struct 
         tried.checkpoint_layers = (low + high) / 2;
         err = plan_trainee(cost, model, split, &tried, e);
         if (err || low == high) break;
-        size_t needed = cost->bytes + job_host_bytes(cost) / (size_t)split->n;
-        if (needed <= room) high = tried.checkpoint_layers;
+        if (job_bytes(cost, split->n) <= room) high = tried.checkpoint_layers;
         else low = tried.checkpoint_layers + 1;
     }
     *out = low;

@@ -17,6 +17,11 @@ void job_sizes_of(struct job_sizes *out, const struct job_spec *spec);
  * on their way to a checkpoint. */
 size_t job_host_bytes(const struct trainee_cost *cost);
 
+/* Of the bytes that a rank has left, what a job may take: a little stays for what is not reckoned. */
+size_t job_room(size_t left);
+/* Bytes that a job takes of a rank: the trainee's, and its share of host memory. */
+size_t job_bytes(const struct trainee_cost *cost, int n_ranks);
+
 /* The fewest layers that must be computed again for a trainee to take no more than room bytes a rank
  * (host memory's share counted); all but the last when nothing fits. *cost: of the trainee, so made.
  * Rehearses it (model/planning.h): some milliseconds. */

@@ -52,7 +52,7 @@ static json_t *holder_of(json_t *job, const char **key) {
 }
 
 /* "lr=1e-4": the value is JSON where it can be, else a text. */
-static int set_key(json_t *job, const char *setting) {
+int job_set_key(json_t *job, const char *setting) {
     const char *equals = strchr(setting, '=');
     if (!equals || equals == setting) {
         complain("--set wants KEY=VALUE, such as lr=1e-4, not '%s'", setting);
@@ -103,7 +103,7 @@ static int make_job(const struct tool *tool, const struct args *args, json_t **j
                             json_pack("{s:s, s:s}", "when", "eval_improves", "as", "default"));
     const json_t *settings = json_object_get(args->options, "set"), *setting;
     for (size_t i = 0; rc == EXIT_OK && (setting = json_array_get(settings, i)); i++)
-        rc = set_key(*job, json_string_value(setting));
+        rc = job_set_key(*job, json_string_value(setting));
     return rc == EXIT_OK ? set_data(*job, args) : rc;
 }
 

@@ -62,6 +62,10 @@ const struct command commands[] = {
     {"status", "", "Show the model, its devices, and how busy they are", NULL, NULL, cmd_status},
     {"model info", "", "Show what is loaded: architecture, shapes, bytes", NULL, NULL,
      cmd_model_info},
+    {"plan", "[MODEL]", "Tell what it takes of each rank to serve a model, and to train it",
+     "MODEL is a directory, a .gguf file or a config.json; without it, the model that is loaded.\n"
+     "Weights are not read: the daemon runs its own code on a device that only counts.",
+     plan_options, cmd_plan},
     {"metrics", "", "Print the daemon's counters as Prometheus reads them", NULL, NULL,
      cmd_metrics},
     {"ping", "", "Ask whether the daemon answers", NULL, NULL, cmd_ping},

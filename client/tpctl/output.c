@@ -91,6 +91,14 @@ const char *bytes_text(double bytes, char buf[32]) {
     return buf;
 }
 
+const char *count_text(double n, char buf[32]) {
+    static const char *const units[] = {"", " k", " M", " G", " T", " P", " E"};
+    int u = 0;
+    for (; n >= 1000 && u < 6; u++) n /= 1000;
+    snprintf(buf, 32, u ? "%.1f%s" : "%.0f%s", n, units[u]);
+    return buf;
+}
+
 const char *seconds_text(double seconds, char buf[32]) {
     long long s = seconds > 0 && seconds < 1e15 ? (long long)seconds : 0;
     if (s >= 86400) snprintf(buf, 32, "%lldd %lldh", s / 86400, s % 86400 / 3600);

@@ -17,11 +17,12 @@ static bool ends_with(const char *text, const char *end) {
 /* path is "devices.memory.used": what holds a field counts as part of its name. */
 static bool is_bytes(const char *path) {
     if (ends_with(path, ".rank")) return false;
-    return strstr(path, "bytes") || strstr(path, "memory") || !strncmp(path, "ranks.", 6);
+    return strstr(path, "bytes") || ends_with(path, "bandwidth") || strstr(path, "memory") || !strncmp(path, "ranks.", 6);
 }
 
 static const char *number_text(const char *path, double value, char buf[32]) {
     if (is_bytes(path)) return bytes_text(value, buf);
+    if (ends_with(path, "flops") || ends_with(path, "flops_per_s")) return count_text(value, buf);
     if (strstr(path, "per_s")) snprintf(buf, 32, "%.1f", value);
     else if (ends_with(path, "_ms")) snprintf(buf, 32, "%.1f ms", value);
     else if (ends_with(path, "_s") || ends_with(path, "uptime")) return seconds_text(value, buf);

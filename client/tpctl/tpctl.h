@@ -120,6 +120,8 @@ void put_logprobs(const struct tool *tool, const json_t *prompt, const json_t *l
 void put_object(const struct tool *tool, const json_t *object);
 /* 1536 → "1.5 KiB" */
 const char *bytes_text(double bytes, char buf[32]);
+/* 1500000 → "1.5 M" */
+const char *count_text(double n, char buf[32]);
 /* 93784 → "1d 2h 3m" */
 const char *seconds_text(double seconds, char buf[32]);
 /* Around a heading on a terminal; "" elsewhere. */
@@ -146,7 +148,9 @@ int job_read_log(struct tool *tool, json_t *params, json_t **log);
 
 /* cmd_*.c */
 extern const struct option_def generate_options[], score_options[], tokenize_options[],
-    shutdown_options[], finetune_options[], jobs_log_options[], jobs_plot_options[];
+    shutdown_options[], finetune_options[], plan_options[], jobs_log_options[], jobs_plot_options[];
+/* cmd_finetune.c: "lora.r=8" into a job. Returns the exit code. */
+int job_set_key(json_t *job, const char *setting);
 int cmd_finetune(struct tool *tool, const struct args *args);
 int cmd_jobs(struct tool *tool, const struct args *args);
 int cmd_jobs_show(struct tool *tool, const struct args *args);
@@ -161,6 +165,7 @@ int cmd_generate(struct tool *tool, const struct args *args);
 int cmd_score(struct tool *tool, const struct args *args);
 int cmd_tokenize(struct tool *tool, const struct args *args);
 int cmd_detokenize(struct tool *tool, const struct args *args);
+int cmd_plan(struct tool *tool, const struct args *args);
 int cmd_status(struct tool *tool, const struct args *args);
 int cmd_model_info(struct tool *tool, const struct args *args);
 int cmd_metrics(struct tool *tool, const struct args *args);

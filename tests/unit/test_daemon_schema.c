@@ -99,6 +99,7 @@ static const char *type_word(enum param_type type) {
     case PARAM_OBJECT: return "object";
     case PARAM_PROMPT:
     case PARAM_STRINGS:
+    case PARAM_SWITCH:
     case PARAM_ID: break; /* anyOf */
     }
     return NULL;
