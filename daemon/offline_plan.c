@@ -285,16 +285,17 @@ static void print_verdict(const json_t *report) {
 }
 
 static void print_steps(const json_t *report) {
-    char a[32], b[32];
+    char a[32], b[32], c[32];
     size_t i;
     json_t *step;
-    printf("\n%-8s%9s%13s%13s%10s%14s%12s\n", "step", "rows", "moves", "computes", "bound",
-           "expected", "tokens/s");
+    printf("\n%-8s%7s%13s%12s%13s%9s%13s%11s\n", "step", "rows", "moves", "computes", "from ranks",
+           "bound", "at best", "tokens/s");
     json_array_foreach(json_object_get(report, "steps"), i, step) {
-        printf("%-8s%9.0f%13s%13s", word(step, "step"), number(step, "rows"),
-               bytes_text(number(step, "bytes"), a), count_text(number(step, "flops"), b));
+        printf("%-8s%7.0f%13s%12s%13s", word(step, "step"), number(step, "rows"),
+               bytes_text(number(step, "bytes"), a), count_text(number(step, "flops"), b),
+               bytes_text(number(step, "received_bytes"), c));
         if (json_is_number(json_object_get(step, "expected_ms")))
-            printf("%10s%11.3f ms%12.1f", word(step, "bound"), number(step, "expected_ms"),
+            printf("%9s%10.3f ms%11.1f", word(step, "bound"), number(step, "expected_ms"),
                    number(step, "tokens_per_s"));
         printf("\n");
     }

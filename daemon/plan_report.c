@@ -247,8 +247,9 @@ static const struct step_cost *slowest(const struct planner *p, size_t member) {
 
 static void add_step(json_t *list, const struct planner *p, const char *name, size_t member) {
     const struct step_cost *c = slowest(p, member);
-    json_t *step = json_pack("{s:s, s:I, s:I, s:I}", "step", name, "rows", (json_int_t)c->rows,
-                             "bytes", (json_int_t)c->bytes, "flops", (json_int_t)c->flops);
+    json_t *step = json_pack("{s:s, s:I, s:I, s:I, s:I}", "step", name, "rows", (json_int_t)c->rows,
+                             "bytes", (json_int_t)c->bytes, "flops", (json_int_t)c->flops,
+                             "received_bytes", (json_int_t)c->received);
     if (p->speed_known) {
         double s = seconds_of(p, c);
         bool memory = (double)c->bytes / p->speed.bandwidth >= s;

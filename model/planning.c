@@ -8,6 +8,7 @@ struct rehearsal {
     struct comm_world *world;
     struct kctx *ctx;
     struct comm *comm;
+    uint64_t received; /* as of the last add_cost */
     struct shard *shard;
     struct trainee *trainee;
 };
@@ -34,11 +35,14 @@ static int open_rehearsal(struct rehearsal *r, const struct model *model,
 }
 
 /* What has been done since the last call. */
-static void add_cost(struct step_cost *cost, struct kctx *ctx) {
-    const struct plan_counts *c = kernels_plan_counts(ctx);
+static void add_cost(struct step_cost *cost, struct rehearsal *r) {
+    const struct plan_counts *c = kernels_plan_counts(r->ctx);
+    uint64_t received = comm_received(r->comm);
     cost->bytes += c->bytes_read + c->bytes_written;
     cost->flops += c->flops;
-    kernels_plan_reset(ctx);
+    cost->received += received - r->received;
+    r->received = received;
+    kernels_plan_reset(r->ctx);
 }
 
 /* --- serving --------------------------------------------------------------------------------------- */
@@ -83,14 +87,15 @@ static int rehearse_serving(struct rehearsal *r, struct rank_cost *out,
     int32_t rows = q->serving.max_rows < q->ctx ? q->serving.max_rows : q->ctx;
     out->prefill.rows = rows;
     out->decode.rows = q->sequences;
-    kernels_plan_reset(r->ctx);
+    struct step_cost before = {0};
+    add_cost(&before, r); /* loading is no part of a step */
     int err = forward(r, q, 1, rows, e);
-    add_cost(&out->prefill, r->ctx);
+    add_cost(&out->prefill, r);
     int32_t together = q->serving.max_seqs < q->serving.max_rows ? q->serving.max_seqs
                                                                    : q->serving.max_rows;
     for (int32_t done = 0; done < q->sequences && !err; done += together)
         err = forward(r, q, q->sequences - done < together ? q->sequences - done : together, 1, e);
-    add_cost(&out->decode, r->ctx);
+    add_cost(&out->decode, r);
     return err;
 }
 
@@ -131,16 +136,18 @@ static int rehearse_training(struct rehearsal *r, struct rank_cost *out,
     double norm;
     int err = trainee_new(&r->trainee, q->model, r->shard, q->train, e);
     if (err) return err;
-    kernels_plan_reset(r->ctx);
+    struct step_cost before = {0};
+    add_cost(&before, r);
     err = micro_batch(r, q, e);
-    add_cost(&out->train, r->ctx);
+    add_cost(&out->train, r);
     out->train.bytes *= (uint64_t)q->micro_batches;
     out->train.flops *= (uint64_t)q->micro_batches;
+    out->train.received *= (uint64_t)q->micro_batches;
     out->train.rows = q->train->max_rows * q->micro_batches;
     if (!err) err = trainee_norm(r->trainee, &norm, e);
     int slices = err ? 0 : trainee_slices(r->trainee);
     for (int i = 0; i < slices && !err; i++) err = trainee_update(r->trainee, i, &adamw, 1, e);
-    add_cost(&out->train, r->ctx);
+    add_cost(&out->train, r);
     return err;
 }
 

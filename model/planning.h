@@ -13,6 +13,7 @@ struct step_cost {
     int64_t rows;
     uint64_t bytes; /* that operations read and write */
     uint64_t flops;
+    uint64_t received; /* bytes that come from other ranks (comm_received) */
 };
 
 struct rank_cost {

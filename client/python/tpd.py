@@ -385,6 +385,14 @@ class Client:
         """What is loaded: architecture, shapes, dtype, bytes a rank."""
         return self.call("model.info")
 
+    def plan(self, path: Optional[str] = None, **question: Any) -> Result:
+        """What each rank holds and does when a model is served, and trained: bytes by kind, whether
+        it fits, the cost of a step.
+
+        path: a directory, a .gguf file or a config.json; None: the model that is loaded. question:
+        tp, ctx, batch, train, memory … as the protocol names them."""
+        return self.call("plan", **(question if path is None else dict(question, path=path)))
+
     def metrics(self) -> str:
         """The daemon's counters as Prometheus reads them."""
         result = self.call("metrics")

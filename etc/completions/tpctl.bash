@@ -33,7 +33,7 @@ _tpctl() {
             $previous == cancel || $previous == pause || $previous == resume || $previous == rm ]]; then
             COMPREPLY=($(compgen -W "$(tpctl jobs --plain 2>/dev/null | cut -f1,2)" -- "$current"))
         fi
-    elif [[ $command == finetune && $current != -* ]]; then
+    elif [[ ($command == finetune || $command == plan) && $current != -* ]]; then
         COMPREPLY=($(compgen -f -- "$current"))
     elif [[ $current == -* ]]; then
         [[ $command == model ]] && command="model info"
