@@ -23,7 +23,7 @@ WARN = -Wall -Wextra -Werror -Wstrict-prototypes -Wmissing-prototypes -Wpointer-
 CFLAGS = -std=gnu11 $(OPT) -g -fno-omit-frame-pointer -ffp-contract=off $(WARN) -I. -Iclient/lib \
          -pthread -D_GNU_SOURCE -DPCRE2_CODE_UNIT_WIDTH=8 $(PKG_CFLAGS) $(SAN_FLAGS)
 LDFLAGS = $(SAN_FLAGS)
-LDLIBS = $(PKG_LIBS) -lm -pthread
+LDLIBS = $(PKG_LIBS) -lhttp_parser -lm -pthread
 SAN_FLAGS = $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all)
 
 # A file for one instruction set is named for it; run-time dispatch chooses among them.
@@ -99,7 +99,7 @@ help:
 	@echo 'Variables: B=dir  CC=gcc|clang  SAN=address,undefined|thread  PREFIX=dir  DESTDIR=dir'
 
 DEB = gcc g++ make pkg-config libuv1-dev libjansson-dev libpcre2-dev libutf8proc-dev \
-      libsqlite3-dev libcmocka-dev python3 python3-pip python3-pytest python3-numpy
+      libsqlite3-dev libhttp-parser-dev libcmocka-dev python3 python3-pip python3-pytest python3-numpy
 deps:
 	apt-get update -q
 	DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends $(DEB)

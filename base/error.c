@@ -32,6 +32,16 @@ static const struct error_class classes[ERR_KIND_COUNT] = {
     [ERR_IO] = {ERR_IO, -32011, "io_error", 500, "server_error", EXIT_IO},
     [ERR_USAGE] = {ERR_USAGE, -32012, "usage", 400, "invalid_request_error", EXIT_USAGE},
     [ERR_CONFIG] = {ERR_CONFIG, -32013, "bad_config", 500, "server_error", EXIT_BAD_CONFIG},
+    [ERR_NO_KEY] = {ERR_NO_KEY, -32014, "invalid_api_key", 401, "authentication_error",
+                    EXIT_NOT_PERMITTED},
+    [ERR_TIMEOUT] = {ERR_TIMEOUT, -32015, "request_timeout", 408, "invalid_request_error",
+                     EXIT_BUSY},
+    [ERR_TOO_LARGE] = {ERR_TOO_LARGE, -32016, "request_too_large", 413, "invalid_request_error",
+                       EXIT_BAD_DATA},
+    [ERR_VERB] = {ERR_VERB, -32017, "method_not_allowed", 405, "invalid_request_error",
+                  EXIT_USAGE},
+    [ERR_MEDIA] = {ERR_MEDIA, -32018, "unsupported_media_type", 415, "invalid_request_error",
+                   EXIT_USAGE},
 };
 
 const struct error_class *error_class(enum error_kind kind) {

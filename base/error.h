@@ -38,6 +38,12 @@ enum error_kind {
     ERR_IO,              /* -32011 reading or writing failed for a reason outside the file's content */
     ERR_USAGE,           /* -32012 command line */
     ERR_CONFIG,          /* -32013 configuration of the daemon */
+    /* What only HTTP tells apart. */
+    ERR_NO_KEY,    /* no API key, or a wrong one */
+    ERR_TIMEOUT,   /* the client did not end its request */
+    ERR_TOO_LARGE, /* the request is over a limit */
+    ERR_VERB,      /* the path is there, but not with this method */
+    ERR_MEDIA,     /* a body of another content type than the path takes */
     ERR_KIND_COUNT
 };
 

@@ -215,6 +215,14 @@ void adapters_restore(struct server *server) {
 
 /* --- requests ---------------------------------------------------------------------------------------- */
 
+const struct adapter_entry *adapters_next(const struct server *server, int *slot) {
+    while (*slot < SHARD_ADAPTERS) {
+        const struct adapter_entry *entry = server->adapters->slots[(*slot)++];
+        if (entry) return entry;
+    }
+    return NULL;
+}
+
 int adapters_choose(struct server *server, const char *name, struct adapter_entry **out,
                     struct error *e) {
     struct adapters *all = server->adapters;

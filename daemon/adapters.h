@@ -26,6 +26,9 @@ void adapters_restore(struct server *server);
 /* After the engine has ended. */
 void adapters_close(struct server *server);
 
+/* The entry at or after *slot, and *slot behind it; NULL at the end. Begin with *slot 0. */
+const struct adapter_entry *adapters_next(const struct server *server, int *slot);
+
 /* The adapter of a request: `name`, the default when name is NULL, none for "base". *out is NULL for
  * none. ERR_NOT_FOUND, or ERR_CONFLICT while it is being loaded. The caller counts itself in
  * (*out)->users until it is done. */

@@ -49,6 +49,12 @@ const struct config_key config_keys[] = {
     {"admin_uid", CONFIG_USERS, AT(admin_uid), "", 0, 0, NULL,
      "users that may call what changes the daemon (shutdown …); with admin_gid empty too, all"},
     {"admin_gid", CONFIG_GROUPS, AT(admin_gid), "", 0, 0, NULL, "groups that may do so"},
+    {"listen", CONFIG_TEXT, AT(listen), "", 0, 0, NULL,
+     "address for HTTP over TCP, as 127.0.0.1:8080; empty = the socket alone"},
+    {"api_key", CONFIG_TEXT, AT(api_key), "", 0, 0, NULL,
+     "key or keys (separated by commas) that HTTP over TCP asks for; needed beyond this machine"},
+    {"model_name", CONFIG_TEXT, AT(model_name), "", 0, 0, NULL,
+     "the model's name in the OpenAI API; empty = the last part of its path"},
     {"state_dir", CONFIG_TEXT, AT(state_dir), "", 0, 0, NULL,
      "what the daemon keeps; empty = /var/lib/tpd (root, user tpd), else $XDG_STATE_HOME/tpd, else "
      "~/.local/state/tpd"},

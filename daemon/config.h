@@ -26,6 +26,7 @@ struct daemon_config {
     int64_t tp, threads, ctx, slots, max_queue, step_rows, train_share, memory_limit;
     bool debug_alias;
     char *socket, *socket_group, *state_dir, *data_dir;
+    char *listen, *api_key, *model_name;
     int64_t socket_mode;
     struct id_list allow_uid, allow_gid, admin_uid, admin_gid;
     int64_t max_connections, max_requests, max_message, max_outbound;

@@ -80,6 +80,7 @@ static void generation_free(struct generation *g) {
     sampling_clear(&g->sampling);
     for (int i = 0; i < g->n_prompts; i++) token_ids_free(&g->prompts[i]);
     free(g->prompts);
+    free(g->about);
     free(g);
 }
 

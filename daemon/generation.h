@@ -14,6 +14,7 @@ struct choice {
     struct gen_request *request; /* NULL before it is submitted */
     struct gen_event *end;       /* NULL until then */
     uint64_t seed;
+    int64_t told; /* the form's: how much of it was told */
 };
 
 /* How an answer looks. */
@@ -34,6 +35,7 @@ struct generation {
     bool stream, score;
     size_t score_from;
     struct adapter_entry *adapter; /* counted in its users; NULL: the base alone */
+    void *about; /* the form's own, freed with free() */
     struct json_out out; /* what finish has written */
     struct error error;  /* kind ERR_NONE while all is well */
     int n_prompts, n, n_live; /* n: choices of all prompts, those of the first prompt first */

@@ -56,6 +56,10 @@ size_t line_buffer_rest(struct line_buffer *b, char **line) {
     return n;
 }
 
+void line_buffer_untake(struct line_buffer *b, size_t n) {
+    b->start = b->scanned = b->start - n;
+}
+
 void line_buffer_shrink(struct line_buffer *b) {
     if (b->size == b->start) line_buffer_free(b);
 }

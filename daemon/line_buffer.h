@@ -26,6 +26,8 @@ bool line_buffer_add(struct line_buffer *b, const char *data, size_t size);
 enum line_result line_buffer_next(struct line_buffer *b, char **line, size_t *size);
 /* What is left without an end (at the end of the stream); takes it. */
 size_t line_buffer_rest(struct line_buffer *b, char **line);
+/* The last n bytes that line_buffer_rest took wait again (nothing was added meanwhile). */
+void line_buffer_untake(struct line_buffer *b, size_t n);
 /* Gives memory back when nothing waits; call it when no line is in use. */
 void line_buffer_shrink(struct line_buffer *b);
 static inline size_t line_buffer_waiting(const struct line_buffer *b) {

@@ -154,8 +154,7 @@ void handle_model_info(struct call *call) {
                                 "eos", eos));
 }
 
-void handle_metrics(struct call *call) {
-    struct server *server = call->server;
+char *server_metrics_text(const struct server *server) {
     struct engine_stats stats;
     stats_of(server, &stats);
     const struct metrics_gauges gauges = {
@@ -166,7 +165,11 @@ void handle_metrics(struct call *call) {
         .version = TPD_VERSION,
         .model = server->config->model,
     };
-    char *text = metrics_text(&server->metrics, server->engine ? &stats : NULL, &gauges);
+    return metrics_text(&server->metrics, server->engine ? &stats : NULL, &gauges);
+}
+
+void handle_metrics(struct call *call) {
+    char *text = server_metrics_text(call->server);
     json_t *result =
         text ? json_pack("{s:s, s:o}", "content_type", "text/plain; version=0.0.4; charset=utf-8",
                          "text", string_json(text))

@@ -100,6 +100,10 @@ static void daemon_metrics(FILE *out, const struct metrics *m, const struct metr
     gauge(out, "requests_loading", (double)g->parked, "Requests that wait for the model to open.");
     counter(out, "rpc_requests_total", (double)m->rpc_requests, "Messages taken as requests.");
     counter(out, "rpc_errors_total", (double)m->rpc_errors, "Error answers.");
+    head(out, "http_requests_total", "counter", "Answers by HTTP, by class of status.");
+    for (int i = 2; i <= 5; i++)
+        fprintf(out, "tpd:http_requests_total{status=\"%dxx\"} %llu\n", i,
+                (unsigned long long)m->http_requests[i]);
     counter(out, "connections_refused_total", (double)m->connections_refused,
             "Connections over the limit or not permitted.");
     counter(out, "slow_clients_total", (double)m->slow_clients,

@@ -18,7 +18,7 @@ struct histogram {
 struct metrics {
     struct histogram queue, prefill, decode, first_token, whole; /* seconds of a generation */
     uint64_t finished[FINISH_COUNT];
-    uint64_t rpc_requests, rpc_errors, connections_refused, slow_clients;
+    uint64_t rpc_requests, rpc_errors, http_requests[6] /* by status / 100 */, connections_refused, slow_clients;
 };
 
 /* A generation has ended. */

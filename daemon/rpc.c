@@ -192,13 +192,31 @@ static void on_line(struct conn *conn, char *line, size_t size) {
     json_decref(message);
 }
 
-static void on_too_long(struct conn *conn) {
+static void refuse_long(struct conn *conn) {
     struct error e;
     int64_t limit = conn->server->config->max_message;
     error_set(&e, ERR_INVALID_REQUEST, "the message is longer than %lld bytes (max_message)",
               (long long)limit);
     error_note_number(&e, "limit", limit);
     rpc_refuse(conn, &e);
+    if (!conn->closing) conn_finish(conn);
 }
 
-const struct language rpc_language = {.name = "json-rpc", .line = on_line, .too_long = on_too_long};
+/* Also takes what a client that has ended its side left without a line end. */
+static void take_lines(struct conn *conn) {
+    char *line;
+    size_t size;
+    while (conn_may_take(conn)) {
+        enum line_result result = line_buffer_next(&conn->in, &line, &size);
+        if (result == LINE_NONE && conn->ended && line_buffer_waiting(&conn->in) > 0) {
+            size = line_buffer_rest(&conn->in, &line);
+            result = LINE_WHOLE;
+        }
+        if (result == LINE_NONE) break;
+        if (result == LINE_WHOLE) on_line(conn, line, size);
+        else refuse_long(conn);
+    }
+}
+
+const struct language rpc_language = {
+    .name = "json-rpc", .take = take_lines, .refuse = rpc_refuse};

@@ -82,6 +82,7 @@ static int check_value(const struct param *p, const json_t *value, struct error 
         return check_list(p, value, JSON_STRING, "a string", "a string or an array of strings", e);
     case PARAM_OBJECT:
         return json_is_object(value) ? 0 : schema_refuse(e, p->name, "an object", value);
+    case PARAM_ANY: return 0;
     case PARAM_ID:
         return json_is_string(value) || json_is_integer(value)
                    ? 0

@@ -18,6 +18,7 @@ enum param_type {
     PARAM_PROMPT,  /* string, or array of integers */
     PARAM_STRINGS, /* string, or array of strings */
     PARAM_OBJECT,
+    PARAM_ANY, /* the handler checks it */
     PARAM_ID,    /* string or integer: the id of a request */
     PARAM_CHOICE, /* one of the words in `choices` */
     PARAM_SWITCH  /* true, false, or one of the words */

@@ -5,6 +5,7 @@
 #include "daemon/notify.h"
 #include "daemon/rpc.h"
 #include "daemon/adapters.h"
+#include "daemon/tcp.h"
 #include "daemon/training.h"
 #include "daemon/version.h"
 
@@ -48,6 +49,7 @@ static void close_all(struct server *server) {
     mailbox_close(&server->mailbox);
     close_connections(server);
     uv_close((uv_handle_t *)&server->pipe, NULL);
+    tcp_close(server);
     uv_close((uv_handle_t *)&server->drain_timer, NULL);
     for (size_t i = 0; i < sizeof server->signals / sizeof *server->signals; i++)
         uv_close((uv_handle_t *)&server->signals[i], NULL);
@@ -142,7 +144,7 @@ static int start_handles(struct server *server, struct error *e) {
     if (rc != 0) return uv_failed(e, "use the socket", rc);
     server->listener.fd = -1; /* the handle closes it */
     rc = uv_listen((uv_stream_t *)&server->pipe, 512, on_connection);
-    return rc == 0 ? 0 : uv_failed(e, "listen on the socket", rc);
+    return rc == 0 ? tcp_listen(server, e) : uv_failed(e, "listen on the socket", rc);
 }
 
 /* Every connection takes a descriptor; the soft limit is often lower than what is allowed. */
@@ -176,7 +178,8 @@ static int run_loop(struct server *server, struct error *e) {
 
 static int open_and_run(struct server *server, struct error *e) {
     char *state_dir = NULL;
-    int rc = state_dir_open(server->config, &server->state_lock_fd, &state_dir, e);
+    int rc = tcp_check(server->config, e);
+    if (rc == 0) rc = state_dir_open(server->config, &server->state_lock_fd, &state_dir, e);
     if (rc == 0) rc = training_open(server, state_dir, e);
     if (rc == 0) rc = adapters_open(server, state_dir, e);
     free(state_dir);

@@ -25,6 +25,8 @@ struct server {
     struct listener listener;
     int state_lock_fd;
     uv_pipe_t pipe;         /* listens */
+    uv_tcp_t tcp;           /* likewise, when has_tcp */
+    bool has_tcp;
     uv_signal_t signals[3]; /* SIGTERM, SIGINT, SIGHUP */
     uv_timer_t drain_timer;
     struct mailbox mailbox;  /* from the engine's thread */
@@ -60,6 +62,8 @@ void server_shutdown(struct server *server, bool drain, int64_t timeout_ms);
 const char *server_state_name(enum server_state state);
 /* What the daemon cannot live without has failed: says so and ends with that error's exit code. */
 void server_fail(struct server *server, const struct error *e);
+/* The metrics in Prometheus' text form, to be freed; NULL: no memory. */
+char *server_metrics_text(const struct server *server);
 /* One live request more or fewer; with the last one a drain is over. */
 void server_call_begins(struct server *server);
 void server_call_ends(struct server *server);

@@ -237,17 +237,6 @@ def test_a_client_that_ends_its_side_still_gets_its_answers(tpd):
         assert client.line() is None
 
 
-def test_http_is_told_that_it_is_not_spoken_yet(tpd):
-    with tpd.client() as client:
-        client.raw(b"GET /health HTTP/1.1\r\nHost: tpd\r\n\r\n")
-        data = b""
-        while part := client.socket.recv(4096):
-            data += part
-    head, _, body = data.partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 501 ")
-    assert b"Content-Length: %d" % len(body) in head
-    assert "HTTP" in json.loads(body)["error"]["message"]
-
 
 @pytest.mark.parametrize("method,params", [
     ("status", {}), ("model.info", {}), ("metrics", {}),

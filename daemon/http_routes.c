@@ -1,0 +1,55 @@
+/* Every path that HTTP answers. */
+#include "daemon/http.h"
+#include "daemon/openai.h"
+
+#define END                                                                                        \
+    { NULL, 0, false, 0, 0, NULL }
+
+static const struct param no_params[] = {END};
+
+static const struct param completion_params[] = {
+    OPENAI_SAMPLING_PARAMS,
+    {"prompt", PARAM_ANY, true, 0, 0, NULL},
+    {"logprobs", PARAM_INT, false, 0, SAMPLING_MAX_LOGPROBS, NULL},
+    {"echo", PARAM_BOOL, false, 0, 0, NULL},
+    {"best_of", PARAM_INT, false, 1, 64, NULL},
+    {"suffix", PARAM_STRING, false, 0, 0, NULL},
+    END,
+};
+
+static const struct param model_params[] = {
+    {"model", PARAM_STRING, true, 0, 0, NULL},
+    END,
+};
+
+static const struct param tokenize_params[] = {
+    {"model", PARAM_STRING, false, 0, 0, NULL},
+    {"prompt", PARAM_STRING, true, 0, 0, NULL},
+    {"add_special_tokens", PARAM_BOOL, false, 0, 0, NULL},
+    END,
+};
+
+static const struct param detokenize_params[] = {
+    {"model", PARAM_STRING, false, 0, 0, NULL},
+    {"tokens", PARAM_IDS, true, 0, 0, NULL},
+    END,
+};
+
+enum { GENERATES = METHOD_NEEDS_MODEL | METHOD_WORK };
+
+const struct http_route http_routes[] = {
+    {"GET", "/", NULL, false, true, {"GET /", handle_http_page, 0, no_params}},
+    {"GET", "/health", NULL, false, true, {"GET /health", handle_http_health, 0, no_params}},
+    {"GET", "/metrics", NULL, false, false, {"GET /metrics", handle_http_metrics, 0, no_params}},
+    {"GET", "/v1/models", NULL, false, false, {"GET /v1/models", handle_openai_models, 0, no_params}},
+    {"GET", "/v1/models/*", "model", false, false,
+     {"GET /v1/models/MODEL", handle_openai_model, 0, model_params}},
+    {"POST", "/v1/completions", NULL, false, false,
+     {"POST /v1/completions", handle_openai_completions, GENERATES, completion_params}},
+    {"POST", "/tokenize", NULL, false, false,
+     {"POST /tokenize", handle_http_tokenize, GENERATES, tokenize_params}},
+    {"POST", "/detokenize", NULL, false, false,
+     {"POST /detokenize", handle_http_detokenize, GENERATES, detokenize_params}},
+};
+
+const size_t http_n_routes = sizeof http_routes / sizeof *http_routes;

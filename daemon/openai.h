@@ -1,0 +1,73 @@
+/* daemon/openai.h: what the paths under /v1 have in common: ids, model names, usage, schemas. */
+#ifndef TPD_DAEMON_OPENAI_H
+#define TPD_DAEMON_OPENAI_H
+
+#include "daemon/adapters.h"
+#include "daemon/generation.h"
+#include "daemon/http.h"
+
+enum { OPENAI_MAX_CHOICES = 128, OPENAI_COMPLETION_TOKENS = 16 /* where max_tokens is not given */ };
+
+/* What a generation that answers an OpenAI request remembers (generation.about). */
+struct openai_about {
+    char id[48];
+    int64_t created; /* Unix time */
+    bool told_usage; /* stream_options.include_usage */
+    char model[];    /* as the client named it */
+};
+
+/* The parameters of sampling that every generating path takes, for a schema. Those of OpenAI's that
+ * change nothing here are taken and not looked at. */
+#define OPENAI_SAMPLING_PARAMS                                                                     \
+    {"model", PARAM_STRING, false, 0, 0, NULL},                                                    \
+    {"stream", PARAM_BOOL, false, 0, 0, NULL},                                                     \
+    {"stream_options", PARAM_OBJECT, false, 0, 0, NULL},                                           \
+    {"n", PARAM_INT, false, 1, 64, NULL},                                                          \
+    {"max_tokens", PARAM_INT, false, -1, 1e9, NULL},                                               \
+    {"temperature", PARAM_NUMBER, false, 0, 1000, NULL},                                           \
+    {"top_k", PARAM_INT, false, -1, 1e9, NULL},                                                    \
+    {"top_p", PARAM_NUMBER, false, 0, 1, NULL},                                                    \
+    {"min_p", PARAM_NUMBER, false, 0, 1, NULL},                                                    \
+    {"repetition_penalty", PARAM_NUMBER, false, 0.01, 100, NULL},                                  \
+    {"presence_penalty", PARAM_NUMBER, false, -100, 100, NULL},                                    \
+    {"frequency_penalty", PARAM_NUMBER, false, -100, 100, NULL},                                   \
+    {"penalty_last_n", PARAM_INT, false, -1, 1e9, NULL},                                           \
+    {"logit_bias", PARAM_OBJECT, false, 0, 0, NULL},                                               \
+    {"seed", PARAM_INT, false, -9223372036854775808.0, 9223372036854775807.0, NULL},               \
+    {"stop", PARAM_STRINGS, false, 0, 0, NULL},                                                    \
+    {"stop_token_ids", PARAM_IDS, false, 0, 0, NULL},                                              \
+    {"ignore_eos", PARAM_BOOL, false, 0, 0, NULL},                                                 \
+    {"adapter", PARAM_STRING, false, 0, 0, NULL},                                                  \
+    {"user", PARAM_STRING, false, 0, 0, NULL},                                                     \
+    {"store", PARAM_BOOL, false, 0, 0, NULL},                                                      \
+    {"metadata", PARAM_OBJECT, false, 0, 0, NULL},                                                 \
+    {"service_tier", PARAM_STRING, false, 0, 0, NULL}
+
+/* The name under which /v1/models lists the model that is loaded. */
+const char *openai_base_name(const struct server *server);
+/* Reads model, adapter, stream, stream_options and the sampling parameters of an open call into g, and
+ * makes g->about with an id that begins with prefix. */
+int openai_read(struct generation *g, const char *prefix, struct error *e);
+
+/* Members id, object, created, model of an object that is open. */
+void openai_put_head(struct json_out *out, const struct generation *g, const char *object);
+/* Member usage, of all choices. */
+void openai_put_usage(struct json_out *out, const struct generation *g);
+/* "stop" or "length". */
+const char *openai_finish_reason(const struct gen_event *end);
+/* ERR_SHUTTING_DOWN when a choice was cut off before its end. */
+int openai_check_ends(const struct generation *g, struct error *e);
+/* In a stream with include_usage: an event without choices that tells the usage. */
+void openai_put_last(struct json_out *out, const struct generation *g, const char *object);
+
+/* The handlers. */
+void handle_openai_completions(struct call *call);
+void handle_openai_models(struct call *call);
+void handle_openai_model(struct call *call);
+void handle_http_tokenize(struct call *call);
+void handle_http_detokenize(struct call *call);
+void handle_http_health(struct call *call);
+void handle_http_metrics(struct call *call);
+void handle_http_page(struct call *call);
+
+#endif
