@@ -100,7 +100,8 @@ static const char *type_word(enum param_type type) {
     case PARAM_PROMPT:
     case PARAM_STRINGS:
     case PARAM_SWITCH:
-    case PARAM_ID: break; /* anyOf */
+    case PARAM_ID:
+    case PARAM_ANY: break; /* anyOf */
     }
     return NULL;
 }
