@@ -175,13 +175,13 @@ def bits(nights):
 
 
 def test_a_job_paused_at_the_deadline_goes_on_night_after_night_to_the_same_bits(tmp_path, nights):
-    long = LONG.replace("100000", "1500")
+    long = LONG.replace("100000", "400")
     calm = Nights(tmp_path / "calm")
     calm.quiet_night(long)
     assert calm.examples() == 8
     assert calm.daemon.stop() == 0
     for night in range(3):
-        nights.quiet_night(long, lambda command: command.replace("3h", "100ms"))
+        nights.quiet_night(long, lambda command: command.replace("3h", "50ms"))
         nights.until("paused", "done")
         assert night or nights.newest()["state"] == "paused"
         if night == 0:
