@@ -26,7 +26,7 @@ PRIVATE = {  # headers that stay in their folder
                 "formats/name_index.h", "formats/safetensors.h", "formats/store_dir.h"],
     "serve": ["serve/engine_private.h", "serve/runner.h", "serve/sequence.h", "serve/sizes.h"],
     "train": ["train/jobs_private.h", "train/dataset_private.h", "train/records.h", "train/example.h",
-              "train/chat.h", "train/cache.h", "train/run.h", "train/task.h", "train/tensors.h"],
+              "train/chat.h", "train/cache.h", "train/mark.h", "train/run.h", "train/task.h", "train/tensors.h"],
 }
 root = pathlib.Path(__file__).resolve().parent.parent
 problems = []

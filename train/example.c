@@ -2,7 +2,7 @@
 
 #include "base/json.h"
 #include "text/unicode.h"
-#include "train/chat.h"
+#include "train/mark.h"
 
 #include <string.h>
 
@@ -28,8 +28,7 @@ static int no_memory(struct error *e) {
     return error_set(e, ERR_MEMORY, "no memory for a record");
 }
 
-/* --- records as JSON
- * ------------------------------------------------------------------------------- */
+/* --- records as JSON -------------------------------------------------------------------------- */
 
 static json_t *read_object(const struct record *record, struct error *e) {
     json_t *json = json_read(record->text, record->size, e);
@@ -117,44 +116,7 @@ static int render_instruction(const json_t *json, struct rendered *r, struct err
     return err ? err : add_learnt(json, "output", r, e);
 }
 
-/* --- text to marked tokens
- * ------------------------------------------------------------------------- */
-
-/* How many of a's tokens from `from` on (marked or not) are those that b begins with. */
-static size_t common(const struct token_ids *a, const struct token_ids *b, size_t from) {
-    size_t n = 0;
-    while (from + n < a->n && n < b->n && token_of(a->ids[from + n]) == b->ids[n]) n++;
-    return n;
-}
-
-/* How many of the text's tokens lie before byte `at`: those that the text up to there has, too. A
- * token that goes over the boundary lies behind it. all: out's tokens from `from` on. */
-static int tokens_before(const struct tokenizer *t, const struct buf *text, size_t at, bool special,
-                         const struct token_ids *all, size_t from, size_t *n, struct error *e) {
-    struct token_ids part = {0};
-    if (at >= text->size) {
-        *n = all->n - from;
-        return 0;
-    }
-    *n = 0;
-    if (at == 0) return 0;
-    int err = tokenizer_encode(t, text->data, at, special, &part, e);
-    if (!err) *n = common(all, &part, from);
-    token_ids_free(&part);
-    return err;
-}
-
-static int mark_spans(const struct tokenizer *t, const struct rendered *r, bool special,
-                      struct token_ids *out, size_t from, struct error *e) {
-    int err = 0;
-    for (size_t i = 0; i < r->learnt.n && !err; i++) {
-        size_t begin, end;
-        err = tokens_before(t, &r->text, r->learnt.at[i].from, special, out, from, &begin, e);
-        if (!err) err = tokens_before(t, &r->text, r->learnt.at[i].to, special, out, from, &end, e);
-        for (size_t k = begin; !err && k < end; k++) out->ids[from + k] |= TOKEN_TRAINED;
-    }
-    return err;
-}
+/* --- to marked tokens ------------------------------------------------------------------------- */
 
 static int add_id(struct token_ids *out, token_id id, struct error *e) {
     if (out->n == out->capacity) {
@@ -169,21 +131,13 @@ static int add_id(struct token_ids *out, token_id id, struct error *e) {
 }
 
 /* special: with what the tokenizer puts around a text, and eos behind it. */
-static int encode_rendered(const struct dataset_options *o, struct rendered *r, bool special,
+static int encode_rendered(const struct dataset_options *o, const struct rendered *r, bool special,
                            struct token_ids *out, struct error *e) {
     size_t from = out->n;
-    if (!o->on_completion) {
-        r->learnt.n = 0;
-        spans_add(&r->learnt, 0, r->text.size);
-        if (r->learnt.failed) return no_memory(e);
-    }
-    int err = tokenizer_encode(o->tokenizer, r->text.data, r->text.size, special, out, e);
+    int err = mark_encode(o->tokenizer, r, special, !o->on_completion, out, e);
     if (err) return err;
-    token_id last = out->n > from ? out->ids[out->n - 1] : -1;
-    err = mark_spans(o->tokenizer, r, special, out, from, e);
-    if (!err && special && o->eos >= 0 && last != o->eos)
-        err = add_id(out, o->eos | TOKEN_TRAINED, e);
-    return err;
+    token_id last = out->n > from ? token_of(out->ids[out->n - 1]) : -1;
+    return special && o->eos >= 0 && last != o->eos ? add_id(out, o->eos | TOKEN_TRAINED, e) : 0;
 }
 
 static int encode_ids(const json_t *json, struct token_ids *out, struct error *e) {
@@ -224,7 +178,7 @@ static int encode_piece(const struct dataset_options *o, const struct record *re
     if (!err && first && out->n > from && out->ids[out->n - 1] == o->eos) out->n--; /* not yet */
     if (!err && !first)
         err = tokenizer_encode(o->tokenizer, record->text, record->context, false, &context, e);
-    size_t known = err ? 0 : common(out, &context, from);
+    size_t known = err ? 0 : mark_common(out, &context, from);
     token_ids_free(&context);
     if (err) return err;
     memmove(out->ids + from, out->ids + from + known, (out->n - from - known) * sizeof *out->ids);
