@@ -66,6 +66,8 @@ const struct config_key config_keys[] = {
      "live requests of one connection"},
     {"max_message", CONFIG_BYTES, AT(max_message), "8M", 1024, 1 << 28, NULL,
      "longest message of a client; over it the connection closes"},
+    {"max_upload", CONFIG_BYTES, AT(max_upload), "64M", 1024, 1 << 30, NULL,
+     "bytes of a file that is sent to /v1/files (K, M, G)"},
     {"max_outbound", CONFIG_BYTES, AT(max_outbound), "1M", 4096, 1 << 28, NULL,
      "unread answers of a client at which its generations pause"},
     {"slow_client_s", CONFIG_INT, AT(slow_client_s), "30", 1, 86400, NULL,

@@ -29,7 +29,7 @@ struct daemon_config {
     char *listen, *api_key, *model_name;
     int64_t socket_mode;
     struct id_list allow_uid, allow_gid, admin_uid, admin_gid;
-    int64_t max_connections, max_requests, max_message, max_outbound;
+    int64_t max_connections, max_requests, max_message, max_upload, max_outbound;
     int64_t slow_client_s, drain_timeout_s, device_timeout_s;
     char *log_level;
     bool log_json;

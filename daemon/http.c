@@ -15,8 +15,17 @@ static struct http *http_at(struct http_parser *parser) {
     return ((struct conn *)parser->data)->speech;
 }
 
-static int64_t max_body(const struct http_parser *parser) {
-    return ((struct conn *)parser->data)->server->config->max_message;
+static bool is_type(const struct http *http, const char *type) {
+    size_t n = strlen(type);
+    const char *text = http->content_type.text;
+    return strncasecmp(text, type, n) == 0 && (text[n] == '\0' || strchr("; \t", text[n]));
+}
+
+static const char *limit_of(struct http_parser *parser, int64_t *limit) {
+    const struct daemon_config *config = ((struct conn *)parser->data)->server->config;
+    bool file = is_type(http_at(parser), "multipart/form-data");
+    *limit = file ? config->max_upload : config->max_message;
+    return file ? "max_upload" : "max_message";
 }
 
 static void forget_request(struct http *http) {
@@ -89,9 +98,10 @@ static int on_header_value(struct http_parser *parser, const char *at, size_t n)
 
 static int refuse_body(struct http_parser *parser) {
     struct error *e = &http_at(parser)->trouble;
-    error_set(e, ERR_TOO_LARGE, "the request's body is over %lld bytes (max_message)",
-              (long long)max_body(parser));
-    error_note_number(e, "limit", max_body(parser));
+    int64_t limit;
+    const char *name = limit_of(parser, &limit);
+    error_set(e, ERR_TOO_LARGE, "the request's body is over %lld bytes (%s)", (long long)limit, name);
+    error_note_number(e, "limit", limit);
     return -(int)ERR_TOO_LARGE;
 }
 
@@ -100,7 +110,9 @@ static int on_headers(struct http_parser *parser) {
     struct conn *conn = parser->data;
     struct http *http = conn->speech;
     bool sized = parser->content_length != UINT64_MAX;
-    if (sized && parser->content_length > (uint64_t)max_body(parser)) return refuse_body(parser);
+    int64_t limit;
+    limit_of(parser, &limit);
+    if (sized && parser->content_length > (uint64_t)limit) return refuse_body(parser);
     if (strcasecmp(http->expect.text, "100-continue") == 0) {
         char *text = strdup(go_on);
         if (text) conn_send(conn, text, sizeof go_on - 1);
@@ -111,7 +123,9 @@ static int on_headers(struct http_parser *parser) {
 static int on_body(struct http_parser *parser, const char *at, size_t n) {
     struct http *http = http_at(parser);
     size_t need = http->body_size + n;
-    if (need > (size_t)max_body(parser)) return refuse_body(parser);
+    int64_t limit;
+    limit_of(parser, &limit);
+    if (need > (size_t)limit) return refuse_body(parser);
     if (need > http->body_capacity) {
         size_t capacity = http->body_capacity ? http->body_capacity * 2 : 4096;
         if (capacity < need) capacity = need;
@@ -142,12 +156,6 @@ static const struct http_parser_settings settings = {
 };
 
 /* --- a request becomes a call --- */
-
-static bool is_type(const struct http *http, const char *type) {
-    size_t n = strlen(type);
-    const char *text = http->content_type.text;
-    return strncasecmp(text, type, n) == 0 && (text[n] == '\0' || strchr("; \t", text[n]));
-}
 
 static int read_body(struct http *http, const struct http_route *route, json_t **params,
                      struct message_cost *cost, struct error *e) {

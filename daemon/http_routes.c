@@ -22,6 +22,19 @@ static const struct param model_params[] = {
     END,
 };
 
+static const struct param file_params[] = {
+    {"file", PARAM_STRING, true, 0, 0, NULL},
+    END,
+};
+
+static const struct param file_list_params[] = {
+    {"purpose", PARAM_CHOICE, false, 0, 0, "fine-tune"},
+    {"limit", PARAM_INT, false, 1, 10000, NULL},
+    {"after", PARAM_STRING, false, 0, 0, NULL},
+    {"order", PARAM_CHOICE, false, 0, 0, "desc"},
+    END,
+};
+
 static const struct param tokenize_params[] = {
     {"model", PARAM_STRING, false, 0, 0, NULL},
     {"prompt", PARAM_STRING, true, 0, 0, NULL},
@@ -46,6 +59,16 @@ const struct http_route http_routes[] = {
      {"GET /v1/models/MODEL", handle_openai_model, 0, model_params}},
     {"POST", "/v1/completions", NULL, false, false,
      {"POST /v1/completions", handle_openai_completions, GENERATES, completion_params}},
+    {"POST", "/v1/files", NULL, true, false,
+     {"POST /v1/files", handle_openai_file_create, METHOD_ADMIN | METHOD_WORK, no_params}},
+    {"GET", "/v1/files", NULL, false, false,
+     {"GET /v1/files", handle_openai_file_list, METHOD_WORK, file_list_params}},
+    {"GET", "/v1/files/*", "file", false, false,
+     {"GET /v1/files/ID", handle_openai_file_get, METHOD_WORK, file_params}},
+    {"GET", "/v1/files/*/content", "file", false, false,
+     {"GET /v1/files/ID/content", handle_openai_file_content, METHOD_WORK, file_params}},
+    {"DELETE", "/v1/files/*", "file", false, false,
+     {"DELETE /v1/files/ID", handle_openai_file_delete, METHOD_ADMIN | METHOD_WORK, file_params}},
     {"POST", "/tokenize", NULL, false, false,
      {"POST /tokenize", handle_http_tokenize, GENERATES, tokenize_params}},
     {"POST", "/detokenize", NULL, false, false,

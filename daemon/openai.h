@@ -60,10 +60,19 @@ int openai_check_ends(const struct generation *g, struct error *e);
 /* In a stream with include_usage: an event without choices that tells the usage. */
 void openai_put_last(struct json_out *out, const struct generation *g, const char *object);
 
+/* openai_files.c: the path of an uploaded file by its id ("file-…"), to be freed. ERR_NOT_FOUND. Any
+ * thread. */
+int openai_file_path(char **path, const char *data_dir, const char *id, struct error *e);
+
 /* The handlers. */
 void handle_openai_completions(struct call *call);
 void handle_openai_models(struct call *call);
 void handle_openai_model(struct call *call);
+void handle_openai_file_create(struct call *call);
+void handle_openai_file_list(struct call *call);
+void handle_openai_file_get(struct call *call);
+void handle_openai_file_content(struct call *call);
+void handle_openai_file_delete(struct call *call);
 void handle_http_tokenize(struct call *call);
 void handle_http_detokenize(struct call *call);
 void handle_http_health(struct call *call);

@@ -366,3 +366,61 @@ def test_adapters_are_models(start):
     with tpd.client() as client, pytest.raises(RpcError):
         client.call("adapter.load", name="x", path="nowhere")
     assert ask(Connection(tpd.socket), "GET", "/v1/models/x").status == 404
+
+
+# --- files ---
+
+def form(*parts, boundary="xYz"):
+    """A multipart body of (name, filename or None, data) and its Content-Type."""
+    body = b""
+    for name, filename, data in parts:
+        body += f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"'.encode()
+        body += f'; filename="{filename}"\r\nContent-Type: text/plain'.encode() if filename else b""
+        body += b"\r\n\r\n" + data + b"\r\n"
+    return body + f"--{boundary}--\r\n".encode(), f"multipart/form-data; boundary={boundary}"
+
+
+def upload(http, data, name="train.jsonl", purpose=b"fine-tune"):
+    body, content_type = form(("purpose", None, purpose), ("file", name, data))
+    return ask(http, "POST", "/v1/files", body, **{"Content-Type": content_type})
+
+
+def test_a_file_is_kept_listed_read_and_deleted(tpd, http):
+    data = b'{"text":"a"}\n--xYz is no boundary here\r\n' + bytes(range(256)) * 40
+    made = upload(http, data, name="../etc/my data.jsonl").json
+    assert made["object"] == "file" and made["bytes"] == len(data) and made["filename"] == "my data.jsonl"
+    assert made in ask(http, "GET", "/v1/files").json["data"]
+    assert ask(http, "GET", f"/v1/files/{made['id']}").json == made
+    assert ask(http, "GET", f"/v1/files/{made['id']}/content").body == data
+    empty = upload(http, b"").json
+    assert empty["bytes"] == 0
+    assert len(ask(http, "GET", "/v1/files?limit=1").json["data"]) == 1
+    for file in (made, empty):
+        assert ask(http, "DELETE", f"/v1/files/{file['id']}").json["deleted"] is True
+        assert ask(http, "GET", f"/v1/files/{file['id']}").status == 404
+    assert not list((tpd.directory / "state/data/uploads").iterdir())
+
+
+@pytest.mark.parametrize("body, kind, status", [
+    (b"", "multipart/form-data", 400),
+    (b"", "multipart/form-data; boundary=" + "b" * 71, 400),
+    (b"x", "multipart/form-data; boundary=x", 400),
+    (b"--x", "multipart/form-data; boundary=x", 400),
+    (b"--x\r\n", "multipart/form-data; boundary=x", 400),
+    (b'--x\r\nContent-Disposition: form-data; name="file\r\n\r\na\r\n--x--', "multipart/form-data; boundary=x", 400),
+    (b'--x\r\nContent-Disposition: form-data; name="file"\r\n\r\na\r\n--x', "multipart/form-data; boundary=x", 400),
+    (b'--x\r\nContent-Disposition: form-data; name="file"\r\n\r\na\r\n--x--', "multipart/form-data; boundary=x", 400),
+    (b"{}", "application/json", 415),
+])
+def test_a_broken_form_is_refused(http, body, kind, status):
+    assert ask(http, "POST", "/v1/files", body, **{"Content-Type": kind}).status == status
+    assert ask(http, "GET", "/v1/files").json["data"] == []
+
+
+def test_a_file_for_another_purpose_or_over_the_limit_is_refused(start):
+    http = Connection(start("--max-upload", "64K").socket)
+    assert upload(http, b"a", purpose=b"vision").error["param"] == "purpose"
+    answer = upload(http, b"a" * 70000)
+    assert answer.status == 413 and "max_upload" in answer.error["message"]
+    for odd in ("..", "file-", "file-zz", "file-0123/../..", "%2e%2e"):
+        assert ask(Connection(http.path), "GET", f"/v1/files/{odd}").status == 404
