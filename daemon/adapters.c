@@ -1,341 +1,229 @@
-/* The registry of adapters, and the methods adapter.*. */
-#include "daemon/adapters.h"
+/* The registry of adapters: names, versions, the default, and how they are kept. */
+#include "daemon/adapters_private.h"
 
-#include "base/file.h"
 #include "base/log.h"
-#include "daemon/methods.h"
-#include "ranks/ranks.h"
+#include "daemon/training.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-struct adapters {
-    struct adapter_entry *slots[SHARD_ADAPTERS];
-    char by_default[65], before[65]; /* "" = the base alone */
-    char *state_dir, *file;
-    json_t *restore; /* what adapters.json said, until it was done */
-};
+const char adapters_key[] = "adapters";
 
-static struct adapter_entry *find(const struct adapters *all, const char *name) {
-    for (int i = 0; i < SHARD_ADAPTERS; i++)
-        if (all->slots[i] && strcmp(all->slots[i]->name, name) == 0) return all->slots[i];
+/* --- names and versions ----------------------------------------------------------------------------- */
+
+struct adapter_entry *adapters_find(const struct adapters *all, const char *name) {
+    for (int i = 0; i < SHARD_ADAPTERS; i++) {
+        struct adapter_entry *entry = all->slots[i];
+        if (entry && entry->current && strcmp(entry->name, name) == 0) return entry;
+    }
     return NULL;
 }
 
-static void forget(struct adapters *all, struct adapter_entry *entry) {
-    if (all->slots[entry->slot] == entry) all->slots[entry->slot] = NULL;
-    adapter_close(entry->adapter);
-    free(entry->path);
-    free(entry);
-}
-
-/* --- the file ------------------------------------------------------------------------------------- */
-
-static json_t *name_json(const char *name) { return *name ? json_string(name) : json_null(); }
-
-static void save(const struct adapters *all) {
-    struct error e = {0};
-    json_t *list = json_array();
-    for (int i = 0; i < SHARD_ADAPTERS; i++)
-        if (all->slots[i] && all->slots[i]->state == ADAPTER_LOADED)
-            json_array_append_new(list, json_pack("{s:s, s:s}", "name", all->slots[i]->name, "path",
-                                                  all->slots[i]->path));
-    json_t *json = json_pack("{s:o, s:o, s:o}", "adapters", list, "default",
-                             name_json(all->by_default), "before", name_json(all->before));
-    char *text = json ? json_dumps(json, JSON_INDENT(1)) : NULL;
-    struct file_writer w;
-    int err = text ? file_writer_open(&w, all->file, &e) : error_set(&e, ERR_MEMORY, "no memory");
-    if (!err) {
-        file_writer_add(&w, text, strlen(text));
-        err = file_writer_commit(&w, &e);
+struct adapter_entry *adapters_previous(const struct adapters *all, const char *name) {
+    struct adapter_entry *newest = NULL;
+    for (int i = 0; i < SHARD_ADAPTERS; i++) {
+        struct adapter_entry *entry = all->slots[i];
+        if (entry && !entry->current && entry->state == ADAPTER_LOADED &&
+            strcmp(entry->name, name) == 0 && (!newest || entry->retired > newest->retired))
+            newest = entry;
     }
-    if (err) log_error("the list of adapters was not saved: %s", e.message);
-    json_decref(json);
-    free(text);
+    return newest;
 }
 
-static void copy_name(char to[65], const char *from) { snprintf(to, 65, "%s", from ? from : ""); }
-
-int adapters_open(struct server *server, const char *state_dir, struct error *e) {
-    struct adapters *all = calloc(1, sizeof *all);
-    if (!all) return error_set(e, ERR_MEMORY, "no memory for adapters");
-    server->adapters = all;
-    all->state_dir = strdup(state_dir);
-    all->file = path_join(state_dir, "adapters.json");
-    if (!all->state_dir || !all->file) return error_set(e, ERR_MEMORY, "no memory for adapters");
-    if (!path_exists(all->file)) return 0;
-    all->restore = json_read_file(all->file, 1 << 20, e);
-    return all->restore ? 0 : -(int)ERR_BAD_FILE;
-}
-
-void adapters_close(struct server *server) {
-    struct adapters *all = server->adapters;
-    if (!all) return;
-    for (int i = 0; i < SHARD_ADAPTERS; i++)
-        if (all->slots[i]) forget(all, all->slots[i]);
-    json_decref(all->restore);
-    free(all->state_dir);
-    free(all->file);
-    free(all);
-    server->adapters = NULL;
-}
-
-/* --- changing the ranks ----------------------------------------------------------------------------- */
-
-/* A load or unload on its way: worker pool (opening), rank 0's thread (the ranks), the loop again. */
-struct change {
-    struct letter letter;
-    struct server *server;
-    struct call *call; /* NULL: at start */
-    struct adapter_entry *entry;
-    bool load;
-    const struct adapter *put; /* what a load puts into the slot; NULL empties it */
-    struct error error;        /* kind ERR_NONE: done */
-    uv_work_t work;
-};
-
-static int set_unit(struct rank *rank, void *arg, struct error *e) {
-    const struct change *c = arg;
-    return shard_adapter_set(rank->state, c->entry->slot, c->put, e);
-}
-
-static int change_ranks(void *arg, struct ranks *ranks, struct error *e) {
-    return ranks_run(ranks, set_unit, arg, e);
-}
-
-static json_t *entry_json(const struct adapters *all, const struct adapter_entry *entry) {
-    static const char *const states[] = {"loading", "loaded", "unloading"};
-    return json_pack("{s:s, s:s, s:s, s:o, s:b, s:i}", "name", entry->name, "path", entry->path,
-                     "state", states[entry->state], "r",
-                     entry->adapter ? json_integer(adapter_rank(entry->adapter)) : json_null(),
-                     "default", !strcmp(all->by_default, entry->name), "users", entry->users);
-}
-
-/* On the loop: the ranks have it, or have let go of it. */
-static void changed(struct change *c) {
-    struct adapters *all = c->server->adapters;
-    struct adapter_entry *entry = c->entry;
-    bool failed = c->error.kind != ERR_NONE;
-    json_t *result = NULL;
-    if (failed) log_warn("adapter %s: %s", entry->name, c->error.message);
-    if (c->load && !failed) {
-        entry->state = ADAPTER_LOADED;
-        log_info("adapter %s is loaded from %s", entry->name, entry->path);
-        result = entry_json(all, entry);
-    } else if (!c->load && failed) entry->state = ADAPTER_LOADED;
-    else {
-        if (!c->load) result = json_pack("{s:s, s:b}", "name", entry->name, "unloaded", 1);
-        forget(all, entry);
-    }
-    if (!failed && c->call) save(all);
-    if (c->call && failed) call_fail(c->call, &c->error);
-    else if (c->call) call_result(c->call, result);
-    else json_decref(result);
-    free(c);
-}
-
-static void deliver(struct letter *letter) { changed((struct change *)letter); }
-
-/* On rank 0's thread. */
-static void on_changed(void *arg, const struct error *error) {
-    struct change *c = arg;
-    if (error) c->error = *error;
-    c->letter.deliver = deliver;
-    mailbox_post(&c->server->mailbox, &c->letter);
-}
-
-static void ask_ranks(struct change *c) {
-    if (!c->server->engine) error_set(&c->error, ERR_SHUTTING_DOWN, "tpd is shutting down");
-    else if (engine_change(c->server->engine, change_ranks, on_changed, c, &c->error) == 0) return;
-    changed(c);
-}
-
-static void open_files(uv_work_t *work) {
-    struct change *c = work->data;
-    adapter_open(&c->entry->adapter, c->server->model, c->entry->path, &c->error);
-}
-
-static void on_opened(uv_work_t *work, int status) {
-    (void)status;
-    struct change *c = work->data;
-    c->put = c->entry->adapter;
-    if (c->error.kind == ERR_NONE) ask_ranks(c);
-    else changed(c);
-}
-
-static int begin_load(struct server *server, struct call *call, const char *name, const char *path,
-                      struct error *e) {
-    struct adapters *all = server->adapters;
+int adapters_add(struct adapters *all, const char *name, const char *path, int64_t job,
+                 struct adapter_entry **out, struct error *e) {
     int slot = 0;
     while (slot < SHARD_ADAPTERS && all->slots[slot]) slot++;
     if (slot == SHARD_ADAPTERS)
         return error_set(e, ERR_CONFLICT, "%d adapters are loaded, more are not: unload one first",
                          SHARD_ADAPTERS);
     struct adapter_entry *entry = calloc(1, sizeof *entry);
-    struct change *c = calloc(1, sizeof *c);
-    char *own = path ? strdup(path) : NULL;
-    if (entry && !path && (own = malloc(strlen(all->state_dir) + strlen(name) + 16)))
-        sprintf(own, "%s/adapters/%s", all->state_dir, name);
-    if (!entry || !c || !own) {
+    if (!entry || !(entry->path = strdup(path))) {
         free(entry);
-        free(c);
-        free(own);
         return error_set(e, ERR_MEMORY, "no memory to load an adapter");
     }
-    copy_name(entry->name, name);
-    entry->path = own;
+    snprintf(entry->name, sizeof entry->name, "%s", name);
+    entry->job = job;
+    entry->version = ++all->versions;
     entry->slot = slot;
     all->slots[slot] = entry;
-    c->server = server;
-    c->call = call;
-    c->entry = entry;
-    c->load = true;
-    c->work.data = c;
-    uv_queue_work(&server->loop, &c->work, open_files, on_opened);
+    *out = entry;
     return 0;
 }
 
-void adapters_restore(struct server *server) {
-    struct adapters *all = server->adapters;
-    size_t i;
-    json_t *item;
-    struct error e = {0};
-    json_array_foreach(json_object_get(all->restore, "adapters"), i, item) {
-        const char *name = json_string_value(json_object_get(item, "name"));
-        const char *path = json_string_value(json_object_get(item, "path"));
-        if (!name || !path || strlen(name) > 64) continue;
-        if (begin_load(server, NULL, name, path, &e)) log_warn("adapter %s: %s", name, e.message);
-    }
-    copy_name(all->by_default, json_string_value(json_object_get(all->restore, "default")));
-    copy_name(all->before, json_string_value(json_object_get(all->restore, "before")));
-    json_decref(all->restore);
-    all->restore = NULL;
+void adapters_forget(struct adapters *all, struct adapter_entry *entry) {
+    all->slots[entry->slot] = NULL;
+    if (all->by_default == entry) all->by_default = NULL;
+    if (all->before == entry) all->before = NULL;
+    adapter_close(entry->adapter);
+    free(entry->path);
+    free(entry);
 }
 
-/* --- requests ---------------------------------------------------------------------------------------- */
+void adapters_make_current(struct adapters *all, struct adapter_entry *entry) {
+    struct adapter_entry *was = adapters_find(all, entry->name);
+    if (was == entry) return;
+    if (was) {
+        was->current = false;
+        was->retired = ++all->versions;
+    }
+    entry->current = true;
+}
+
+void adapters_make_default(struct adapters *all, struct adapter_entry *entry) {
+    if (entry == all->by_default) return;
+    all->before = all->by_default;
+    all->by_default = entry;
+}
+
+/* --- requests --------------------------------------------------------------------------------------- */
+
+int adapters_check(const struct adapter_entry *entry, struct error *e) {
+    switch (entry->state) {
+    case ADAPTER_LOADED: return 0;
+    case ADAPTER_LOADING:
+    case ADAPTER_UNLOADING:
+        return error_set(e, ERR_CONFLICT, "adapter %s is being %s: try again shortly", entry->name,
+                         entry->state == ADAPTER_LOADING ? "loaded" : "unloaded");
+    case ADAPTER_FAILED: break;
+    }
+    return error_set(e, ERR_CONFLICT,
+                     "adapter %s could not be loaded from %s (the log says why): activate another, or "
+                     "roll back",
+                     entry->name, entry->path);
+}
 
 const struct adapter_entry *adapters_next(const struct server *server, int *slot) {
-    while (*slot < SHARD_ADAPTERS) {
-        const struct adapter_entry *entry = server->adapters->slots[(*slot)++];
-        if (entry) return entry;
-    }
-    return NULL;
+    struct adapters *all = server->adapters;
+    const struct adapter_entry *entry = NULL;
+    pthread_mutex_lock(&all->mutex);
+    while (*slot < SHARD_ADAPTERS && !(entry && entry->current)) entry = all->slots[(*slot)++];
+    if (entry && !entry->current) entry = NULL;
+    pthread_mutex_unlock(&all->mutex);
+    return entry;
 }
 
 int adapters_choose(struct server *server, const char *name, struct adapter_entry **out,
                     struct error *e) {
     struct adapters *all = server->adapters;
     *out = NULL;
-    if (!name) name = all->by_default;
-    if (*name == '\0' || strcmp(name, "base") == 0) return 0;
-    struct adapter_entry *entry = find(all, name);
-    if (!entry)
-        return error_set(e, ERR_NOT_FOUND,
-                         "no adapter %s is loaded: adapter.list shows those that are, adapter.load "
-                         "loads one",
-                         name);
-    if (entry->state != ADAPTER_LOADED)
-        return error_set(e, ERR_CONFLICT, "adapter %s is being %s: try again shortly", name,
-                         entry->state == ADAPTER_LOADING ? "loaded" : "unloaded");
-    *out = entry;
+    if (name && strcmp(name, "base") == 0) return 0;
+    bool by_default = !name || strcmp(name, "default") == 0;
+    pthread_mutex_lock(&all->mutex);
+    struct adapter_entry *entry = by_default ? all->by_default : adapters_find(all, name);
+    int err = entry ? adapters_check(entry, e) : 0;
+    if (!err) *out = entry;
+    pthread_mutex_unlock(&all->mutex);
+    if (entry || by_default) return err;
+    return error_set(e, ERR_NOT_FOUND,
+                     "no adapter %s is loaded: adapter.list shows those that are, adapter.load "
+                     "loads one",
+                     name);
+}
+
+json_t *adapter_entry_json(const struct adapters *all, const struct adapter_entry *entry) {
+    static const char *const states[] = {"loading", "loaded", "unloading", "failed"};
+    return json_pack("{s:s, s:s, s:s, s:o, s:o, s:b, s:b, s:i}", "name", entry->name, "path",
+                     entry->path, "state", states[entry->state], "r",
+                     entry->adapter ? json_integer(adapter_rank(entry->adapter)) : json_null(),
+                     "job", entry->job ? json_integer((json_int_t)entry->job) : json_null(),
+                     "default", all->by_default == entry, "current", entry->current, "users",
+                     entry->users);
+}
+
+/* --- kept over a restart ----------------------------------------------------------------------------- */
+
+static bool is_kept(const struct adapter_entry *entry) {
+    return entry && (entry->state == ADAPTER_LOADED || entry->state == ADAPTER_FAILED);
+}
+
+/* The default and the one before are said by their number in the list. */
+char *adapters_text(const struct adapters *all) {
+    json_t *list = json_array(), *by_default = json_null(), *before = json_null();
+    for (int i = 0; i < SHARD_ADAPTERS; i++) {
+        const struct adapter_entry *entry = all->slots[i];
+        if (!is_kept(entry)) continue;
+        json_t *number = json_integer((json_int_t)json_array_size(list));
+        if (entry == all->by_default) by_default = json_incref(number);
+        if (entry == all->before) before = json_incref(number);
+        json_decref(number);
+        json_array_append_new(list, json_pack("{s:s, s:s, s:I, s:b, s:I}", "name", entry->name,
+                                              "path", entry->path, "job", (json_int_t)entry->job,
+                                              "current", entry->current, "retired",
+                                              (json_int_t)entry->retired));
+    }
+    json_t *json =
+        json_pack("{s:o, s:o, s:o}", "adapters", list, "default", by_default, "before", before);
+    char *text = json ? json_dumps(json, JSON_COMPACT) : NULL;
+    json_decref(json);
+    return text;
+}
+
+void adapters_save(struct server *server) {
+    struct error e = {0};
+    char *text = adapters_text(server->adapters);
+    int err = text ? jobs_keep(server->training->jobs, adapters_key, text, &e)
+                   : error_set(&e, ERR_MEMORY, "no memory");
+    if (err) log_error("the list of adapters was not saved: %s", e.message);
+    free(text);
+}
+
+/* Number i of a kept list, or NULL. */
+static struct adapter_entry *entry_at(struct adapter_entry *const *list, size_t n, const json_t *i) {
+    json_int_t at = json_is_integer(i) ? json_integer_value(i) : -1;
+    return at >= 0 && (size_t)at < n ? list[at] : NULL;
+}
+
+static void take_kept(struct adapters *all, const json_t *kept) {
+    struct adapter_entry *list[SHARD_ADAPTERS];
+    size_t n = 0, i;
+    json_t *item;
+    struct error e;
+    json_array_foreach(json_object_get(kept, "adapters"), i, item) {
+        const char *name = json_string_value(json_object_get(item, "name"));
+        const char *path = json_string_value(json_object_get(item, "path"));
+        int64_t job = json_integer_value(json_object_get(item, "job"));
+        if (n == SHARD_ADAPTERS || !name || !path) break;
+        if (adapters_add(all, name, path, job, &list[n], &e)) break;
+        list[n]->current = json_is_true(json_object_get(item, "current"));
+        list[n]->retired = (uint64_t)json_integer_value(json_object_get(item, "retired"));
+        if (list[n]->retired > all->versions) all->versions = list[n]->retired;
+        n++;
+    }
+    all->by_default = entry_at(list, n, json_object_get(kept, "default"));
+    all->before = entry_at(list, n, json_object_get(kept, "before"));
+}
+
+static int read_kept(struct server *server, struct error *e) {
+    char *text;
+    int err = jobs_kept(server->training->jobs, adapters_key, &text, e);
+    if (err || !text) return err;
+    json_t *kept = json_read(text, strlen(text), e);
+    free(text);
+    if (!kept) return error_prefix(e, "the list of adapters in tpd.db: ");
+    take_kept(server->adapters, kept);
+    json_decref(kept);
     return 0;
 }
 
-/* --- methods ----------------------------------------------------------------------------------------- */
-
-static const char *param_name(const struct call *call) {
-    return json_string_value(json_object_get(call->params, "name"));
+int adapters_open(struct server *server, const char *state_dir, struct error *e) {
+    struct adapters *all = calloc(1, sizeof *all);
+    if (!all) return error_set(e, ERR_MEMORY, "no memory for adapters");
+    pthread_mutex_init(&all->mutex, NULL);
+    server->adapters = all;
+    all->state_dir = strdup(state_dir);
+    if (!all->state_dir) return error_set(e, ERR_MEMORY, "no memory for adapters");
+    return read_kept(server, e);
 }
 
-static bool good_name(const char *name) {
-    static const char allowed[] =
-        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
-    size_t n = strlen(name);
-    return n >= 1 && n <= 64 && strspn(name, allowed) == n && name[0] != '.' &&
-           strcmp(name, "base") != 0;
-}
-
-static json_t *summary(const struct adapters *all) {
-    json_t *list = json_array();
-    for (int i = 0; i < SHARD_ADAPTERS; i++)
-        if (all->slots[i]) json_array_append_new(list, entry_json(all, all->slots[i]));
-    return json_pack("{s:o, s:o, s:o}", "adapters", list, "default", name_json(all->by_default),
-                     "before", name_json(all->before));
-}
-
-void handle_adapter_list(struct call *call) { call_result(call, summary(call->server->adapters)); }
-
-void handle_adapter_load(struct call *call) {
-    struct server *server = call->server;
-    const char *name = param_name(call);
-    const char *path = json_string_value(json_object_get(call->params, "path"));
-    struct error e = {0};
-    int err = 0;
-    if (!good_name(name)) {
-        err = error_set(&e, ERR_PARAMS,
-                        "name must be 1 to 64 of the characters A-Z a-z 0-9 . _ - and neither \"base\" "
-                        "nor begin with a dot");
-        error_note(&e, "field", "name");
-    } else if (find(server->adapters, name))
-        err = error_set(&e, ERR_CONFLICT, "an adapter %s is loaded already: unload it first", name);
-    if (!err) err = begin_load(server, call, name, path, &e);
-    if (err) call_fail(call, &e);
-}
-
-void handle_adapter_unload(struct call *call) {
-    struct server *server = call->server;
+void adapters_close(struct server *server) {
     struct adapters *all = server->adapters;
-    struct adapter_entry *entry = NULL;
-    struct error e = {0};
-    int err = adapters_choose(server, param_name(call), &entry, &e);
-    if (!err && !entry) err = error_set(&e, ERR_PARAMS, "the base cannot be unloaded");
-    if (!err && entry->users > 0)
-        err = error_set(&e, ERR_CONFLICT, "adapter %s is in use by %d requests: try again when they "
-                        "have ended", entry->name, entry->users);
-    if (!err && strcmp(entry->name, all->by_default) == 0)
-        err = error_set(&e, ERR_CONFLICT,
-                        "adapter %s is the default: activate another or roll back first", entry->name);
-    struct change *c = err ? NULL : calloc(1, sizeof *c);
-    if (!err && !c) err = error_set(&e, ERR_MEMORY, "no memory to unload an adapter");
-    if (err) {
-        call_fail(call, &e);
-        return;
-    }
-    *c = (struct change){.server = server, .call = call, .entry = entry};
-    entry->state = ADAPTER_UNLOADING;
-    ask_ranks(c);
-}
-
-static void switch_default(struct call *call, const char *to) {
-    struct adapters *all = call->server->adapters;
-    char name[65], was[65];
-    copy_name(name, to);
-    copy_name(was, all->by_default);
-    if (strcmp(was, name) != 0) {
-        copy_name(all->before, was);
-        copy_name(all->by_default, name);
-        log_info("requests now get %s%s, before %s", *name ? "adapter " : "the base", name,
-                 *was ? was : "the base");
-        save(all);
-    }
-    call_result(call, summary(all));
-}
-
-void handle_adapter_activate(struct call *call) {
-    struct adapter_entry *entry;
-    struct error e = {0};
-    if (adapters_choose(call->server, param_name(call), &entry, &e)) call_fail(call, &e);
-    else switch_default(call, entry ? entry->name : "");
-}
-
-void handle_adapter_rollback(struct call *call) {
-    struct adapters *all = call->server->adapters;
-    struct error e = {0};
-    struct adapter_entry *entry;
-    char before[65];
-    copy_name(before, all->before);
-    /* "" names the base here, not the default. */
-    if (adapters_choose(call->server, *before ? before : "base", &entry, &e)) call_fail(call, &e);
-    else switch_default(call, before);
+    if (!all) return;
+    for (int i = 0; i < SHARD_ADAPTERS; i++)
+        if (all->slots[i]) adapters_forget(all, all->slots[i]);
+    pthread_mutex_destroy(&all->mutex);
+    free(all->state_dir);
+    free(all);
+    server->adapters = NULL;
 }

@@ -40,6 +40,7 @@ static void open_files(uv_work_t *work) {
     start = clock_ns();
     if (tokenizer_open(&l->tokenizer, path, &l->error) != 0) return;
     l->tokenizer_ms = ms_since(start);
+    adapters_open_files(l->server, l->model);
 }
 
 static int choose_cores(const struct daemon_config *config, struct core_set *cores,
@@ -85,7 +86,6 @@ static void deliver_state(struct letter *letter) {
     case ENGINE_READY:
         if (server->state != SERVER_LOADING) break;
         server->state = SERVER_READY;
-        adapters_restore(server);
         say_ready(server);
         break;
     case ENGINE_FAILED: server_fail(server, &mail->error); break;
@@ -131,7 +131,10 @@ static int start_engine(struct server *server, struct error *e) {
     log_info("tp %d on %d cores: %s", options.tp, options.cores.n, text);
     rc = training_background(server, options.cores.n, &options.background, e);
     if (rc == 0) rc = engine_start(&server->engine, &options, e);
-    if (rc == 0) training_started(server);
+    if (rc == 0) {
+        training_started(server);
+        adapters_restore(server);
+    }
     return rc;
 }
 

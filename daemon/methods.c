@@ -87,6 +87,11 @@ static const struct param adapter_load_params[] = {
     END,
 };
 
+static const struct param adapter_rollback_params[] = {
+    {"name", PARAM_STRING, false, 0, 0, NULL},
+    END,
+};
+
 static const struct param adapter_params[] = {
     {"name", PARAM_STRING, true, 0, 0, NULL},
     END,
@@ -120,7 +125,7 @@ const struct method methods[] = {
     {"finetune.submit", handle_finetune_submit, METHOD_ADMIN | METHOD_WORK, NULL},
     {"finetune.list", handle_finetune_list, METHOD_WORK, no_params},
     {"finetune.get", handle_finetune_get, METHOD_WORK, job_params},
-    {"finetune.log", handle_finetune_log, METHOD_WORK, job_log_params},
+    {"finetune.log", handle_finetune_log, METHOD_ADMIN | METHOD_WORK, job_log_params},
     {"finetune.watch", handle_finetune_watch, METHOD_WORK, job_watch_params},
     {"finetune.cancel", handle_finetune_cancel, METHOD_ADMIN | METHOD_WORK, job_params},
     {"finetune.pause", handle_finetune_pause, METHOD_ADMIN | METHOD_WORK, job_params},
@@ -134,7 +139,8 @@ const struct method methods[] = {
     {"adapter.unload", handle_adapter_unload, METHOD_ADMIN | METHOD_NEEDS_MODEL | METHOD_WORK,
      adapter_params},
     {"adapter.activate", handle_adapter_activate, METHOD_ADMIN | METHOD_NEEDS_MODEL, adapter_params},
-    {"adapter.rollback", handle_adapter_rollback, METHOD_ADMIN | METHOD_NEEDS_MODEL, no_params},
+    {"adapter.rollback", handle_adapter_rollback, METHOD_ADMIN | METHOD_NEEDS_MODEL,
+     adapter_rollback_params},
     {"cancel", handle_cancel, METHOD_NOTIFIABLE, cancel_params},
     {"shutdown", handle_shutdown, METHOD_ADMIN | METHOD_NOTIFIABLE, shutdown_params},
 };

@@ -42,7 +42,7 @@ void handle_generate(struct call *call);
 void handle_score(struct call *call);
 /* methods_plan.c */
 void handle_plan(struct call *call);
-/* adapters.c */
+/* methods_adapter.c */
 void handle_adapter_list(struct call *call);
 void handle_adapter_load(struct call *call);
 void handle_adapter_unload(struct call *call);

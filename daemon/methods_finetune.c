@@ -90,16 +90,6 @@ static int answer_job(struct training *t, int64_t id, json_t **result, struct er
     return *result ? 0 : no_memory(e);
 }
 
-/* Better a refusal now than a job that ends and changes nothing. */
-static int refuse_activate(const struct job_spec *spec, struct error *e) {
-    if (!spec->activate_as) return 0;
-    int rc = error_set(e, ERR_PARAMS,
-                       "activate is not in this version: when the job has ended, adapter.load loads "
-                       "its adapter and adapter.activate makes it the default");
-    error_note(e, "field", "activate");
-    return rc;
-}
-
 /* Whether a job would find nothing to read: then *job is the one that left nothing. What goes wrong
  * here is said by the job. */
 static bool has_no_news(struct training *t, const struct job_spec *spec, int64_t *job) {
@@ -140,8 +130,7 @@ static int submit(struct training *t, const json_t *params, json_t **result, str
     int rc = job_spec_parse(&spec, params ? params : none, e);
     json_decref(none);
     if (rc != 0) return rc;
-    rc = refuse_activate(&spec, e);
-    if (rc == 0) rc = resolve(&spec.data, t->data_dir, "data", e);
+    rc = resolve(&spec.data, t->data_dir, "data", e);
     if (rc == 0) rc = resolve(&spec.eval_data, t->data_dir, "eval_data", e);
     if (rc == 0) rc = resolve_out(&spec, t->state_dir, e);
     if (rc == 0) rc = enqueue(t, &spec, result, e);

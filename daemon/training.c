@@ -2,7 +2,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
-#include "train/trainer.h"
+#include "daemon/adapters.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -12,6 +12,7 @@ static void deliver_change(struct letter *letter) {
     struct training *t = (struct training *)((char *)letter - offsetof(struct training, letter));
     atomic_store(&t->posted, false);
     watches_look(t);
+    adapters_sweep(t->server);
 }
 
 /* Any thread. One letter is on its way at most: it says only that there is news. */
@@ -69,12 +70,14 @@ static void on_work(void *user) {
 int training_background(struct server *server, int n_threads, struct engine_background *out,
                         struct error *e) {
     struct training *t = server->training;
+    t->activator = adapters_activator(server);
     const struct trainer_options options = {
         .model = server->model,
         .tokenizer = server->tokenizer,
         .jobs = t->jobs,
         .state_dir = t->state_dir,
         .threads = n_threads,
+        .activator = &t->activator,
         .on_work = on_work,
         .on_event = on_event,
         .user = t,
@@ -128,14 +131,17 @@ static json_t *text_or_null(const char *text) {
 
 json_t *job_json(const struct job *job, bool with_spec) {
     json_t *json = json_pack(
-        "{s:I, s:s, s:s, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "job", (json_int_t)job->id,
+        "{s:I, s:s, s:s, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "job", (json_int_t)job->id,
         "name", job->name, "state", job_state_name(job->state), "step", (json_int_t)job->step,
         "steps", (json_int_t)job->steps, "loss", number_or_null(job->loss, true), "eval_loss",
         number_or_null(job->eval_loss, true), "error", text_or_null(job->error), "result",
         text_or_null(job->result), "created", json_real(job->created), "started",
         number_or_null(job->started, job->started > 0), "ended",
         number_or_null(job->ended, job->ended > 0), "deadline",
-        number_or_null(job->deadline, job->deadline > 0));
+        number_or_null(job->deadline, job->deadline > 0), "eval_loss_before",
+        number_or_null(job->eval_loss_before, true), "activated",
+        job->activated < 0 ? json_null() : json_boolean(job->activated), "verdict",
+        text_or_null(job->verdict));
     if (json && with_spec) json_object_set(json, "spec", job->spec);
     return json;
 }

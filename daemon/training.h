@@ -8,7 +8,7 @@
 
 #include "daemon/mailbox.h"
 #include "daemon/server.h"
-#include "train/jobs.h"
+#include "train/trainer.h"
 
 #include <stdatomic.h>
 
@@ -17,6 +17,7 @@ struct watch;
 struct training {
     struct server *server;
     struct jobs *jobs;             /* any thread */
+    struct activator activator;    /* the daemon's adapters, for the trainer */
     struct trainer *trainer;       /* NULL until the model is open */
     struct engine *_Atomic engine; /* the server's, for threads that wake it */
     char *state_dir, *data_dir;    /* never change; any thread */

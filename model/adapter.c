@@ -10,6 +10,7 @@
 #include <string.h>
 
 int32_t adapter_rank(const struct adapter *a) { return a->r; }
+float adapter_scale(const struct adapter *a) { return a->scale; }
 
 static int refuse(struct error *e, const char *path, const char *key, const char *why) {
     return error_bad_file(e, path, "field", key, "%s %s", key, why);
@@ -76,6 +77,7 @@ static int find_pair(struct adapter *a, const struct model_config *c, int32_t la
     int err = fit(pair->a, a->r, axis_size(c, rule->cols), e);
     if (!err) err = fit(pair->b, axis_size(c, rule->rows), a->r, e);
     a->n_pairs += !err;
+    a->targets |= 1u << m;
     return err;
 }
 
@@ -113,6 +115,18 @@ int adapter_open(struct adapter **out, const struct model *model, const char *di
     }
     *out = a;
     return 0;
+}
+
+unsigned adapter_targets(const struct adapter *a) { return a->targets; }
+
+bool adapter_read(const struct adapter *a, const char *name, size_t floats, float *out) {
+    const struct store_tensor *t = store_find(a->store, name);
+    if (!t || (size_t)(t->dims[0] * t->dims[1]) != floats) {
+        memset(out, 0, floats * sizeof *out);
+        return false;
+    }
+    tensor_read(t, 0, 0, (int32_t)t->dims[0], 0, (int32_t)t->dims[1], out);
+    return true;
 }
 
 void adapter_close(struct adapter *a) {

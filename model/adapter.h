@@ -16,6 +16,11 @@ struct adapter;
 int adapter_open(struct adapter **out, const struct model *model, const char *dir, struct error *e);
 void adapter_close(struct adapter *a);
 int32_t adapter_rank(const struct adapter *a);
+float adapter_scale(const struct adapter *a);
+/* Bits as in struct train_options: the matrices that it has in any layer. */
+unsigned adapter_targets(const struct adapter *a);
+/* Tensor `name` as fp32 [rows, cols] to out; zeros (and false) when it has none of that name. */
+bool adapter_read(const struct adapter *a, const char *name, size_t floats, float *out);
 
 enum { SHARD_ADAPTERS = 16 };
 

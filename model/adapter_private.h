@@ -14,6 +14,7 @@ struct adapter {
     int32_t r;
     float scale; /* alpha / r, or alpha / sqrt(r) */
     size_t n_pairs;
+    unsigned targets; /* bits of the matrices that have a pair */
     struct adapter_pair *pairs; /* [layers, MAT_COUNT] */
 };
 

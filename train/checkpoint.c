@@ -24,35 +24,30 @@ static int64_t step_of(const char *name) {
     return *end == '\0' ? step : -1;
 }
 
-static int by_step_down(const void *a, const void *b) {
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return x < y ? 1 : x > y ? -1 : 0;
-}
-
-/* The steps that dir has checkpoints of, newest first, at most max. */
-static size_t list_steps(const char *dir, int64_t *steps, size_t max) {
+/* The largest step below `below` that dir has a checkpoint of; -1 when there is none. */
+static int64_t newest_below(const char *dir, int64_t below) {
     DIR *d = opendir(dir);
-    size_t n = 0;
-    if (!d) return 0;
-    for (struct dirent *entry; (entry = readdir(d)) && n < max;) {
+    int64_t newest = -1;
+    if (!d) return -1;
+    for (struct dirent *entry; (entry = readdir(d));) {
         int64_t step = step_of(entry->d_name);
-        if (step >= 0) steps[n++] = step;
+        if (step > newest && step < below) newest = step;
     }
     closedir(d);
-    qsort(steps, n, sizeof *steps, by_step_down);
-    return n;
+    return newest;
 }
 
 static json_t *number_or_null(double x) { return isfinite(x) ? json_real(x) : json_null(); }
 
 static int write_position(const char *dir, const struct train_position *p, struct error *e) {
     char path[4200];
-    json_t *json = json_pack("{s:I, s:I, s:I, s:I, s:o, s:I, s:o, s:o}", "step",
-                             (json_int_t)p->step, "epoch", (json_int_t)p->epoch, "batch",
-                             (json_int_t)p->batch, "micro", (json_int_t)p->micro, "best_eval",
-                             number_or_null(p->best_eval), "bad_evals", (json_int_t)p->bad_evals,
-                             "loss", number_or_null(p->loss), "eval_loss",
-                             number_or_null(p->eval_loss));
+    json_t *json = json_pack(
+        "{s:I, s:I, s:I, s:I, s:o, s:I, s:I, s:I, s:o, s:o}", "step", (json_int_t)p->step,
+        "epoch", (json_int_t)p->epoch, "batch", (json_int_t)p->batch, "micro",
+        (json_int_t)p->micro, "best_eval", number_or_null(p->best_eval), "best_step",
+        (json_int_t)p->best_step, "bad_evals", (json_int_t)p->bad_evals, "evaluated_step",
+        (json_int_t)p->evaluated_step, "loss", number_or_null(p->loss), "eval_loss",
+        number_or_null(p->eval_loss));
     char *text = json ? json_dumps(json, JSON_INDENT(1)) : NULL;
     json_decref(json);
     if (!text) return error_set(e, ERR_MEMORY, "no memory to write a checkpoint");
@@ -96,13 +91,12 @@ static int write_tensors(const char *dir, const struct host_tensors *t, struct e
 }
 
 /* Old checkpoints that cannot be removed are no reason to fail. */
-static void remove_old(const char *dir, int keep) {
-    int64_t steps[64];
-    size_t n = list_steps(dir, steps, 64);
-    for (size_t i = (size_t)keep; i < n; i++) {
+static void remove_old(const char *dir, int keep, int64_t best) {
+    int64_t step = INT64_MAX;
+    for (int i = 0; (step = newest_below(dir, step)) >= 0; i++) {
         char path[4200];
-        snprintf(path, sizeof path, "%s/step-%lld", dir, (long long)steps[i]);
-        dir_remove(path, NULL);
+        snprintf(path, sizeof path, "%s/step-%lld", dir, (long long)step);
+        if (i >= keep && step != best) dir_remove(path, NULL);
     }
 }
 
@@ -122,7 +116,7 @@ int checkpoint_write(const char *dir, const struct host_tensors *t,
         dir_remove(temporary, NULL);
         return err;
     }
-    remove_old(dir, keep < 1 ? 1 : keep);
+    remove_old(dir, keep < 1 ? 1 : keep, position->best_step);
     return 0;
 }
 
@@ -141,6 +135,9 @@ static int read_position(const char *dir, struct train_position *p, struct error
     if (!err) err = json_get_int(json, "batch", 0, most, &p->batch, e);
     if (!err) err = json_get_int(json, "micro", 0, most, &micro, e);
     if (!err) err = json_get_int(json, "bad_evals", 0, most, &p->bad_evals, e);
+    p->evaluated_step = p->step; /* where it is not said */
+    if (!err) err = json_get_int(json, "best_step", 0, most, &p->best_step, e);
+    if (!err) err = json_get_int(json, "evaluated_step", 0, most, &p->evaluated_step, e);
     if (!err) err = json_get_number(json, "best_eval", -1e30, 1e30, &p->best_eval, e);
     if (!err) err = json_get_number(json, "loss", -1e30, 1e30, &p->loss, e);
     if (!err) err = json_get_number(json, "eval_loss", -1e30, 1e30, &p->eval_loss, e);
@@ -149,14 +146,15 @@ static int read_position(const char *dir, struct train_position *p, struct error
     return err ? error_prefix(e, "%s: ", path) : 0;
 }
 
-static int read_tensors(const char *dir, struct host_tensors *t, struct error *e) {
+/* The first n_parts of value and moments. */
+static int read_tensors(const char *dir, struct host_tensors *t, int n_parts, struct error *e) {
     char path[4200], name[100];
     struct store *store;
     snprintf(path, sizeof path, "%s/tensors.safetensors", dir);
     int err = store_open(&store, path, e);
     if (err) return err;
     for (int i = 0; i < t->n && !err; i++)
-        for (int k = 0; k < 3 && !err; k++) {
+        for (int k = 0; k < n_parts && !err; k++) {
             snprintf(name, sizeof name, "%s%s", t->at[i].shape.name, part_suffix[k]);
             const struct store_tensor *from = store_find(store, name);
             size_t bytes = host_tensor_floats(&t->at[i]) * sizeof(float);
@@ -173,11 +171,16 @@ static int read_tensors(const char *dir, struct host_tensors *t, struct error *e
 
 int checkpoint_read(const char *dir, struct host_tensors *t, struct train_position *position,
                     struct error *e) {
-    int64_t steps[64];
-    if (list_steps(dir, steps, 64) == 0)
-        return error_set(e, ERR_NOT_FOUND, "%s: no checkpoint is here", dir);
+    int64_t step = newest_below(dir, INT64_MAX);
+    if (step < 0) return error_set(e, ERR_NOT_FOUND, "%s: no checkpoint is here", dir);
     char path[4200];
-    snprintf(path, sizeof path, "%s/step-%lld", dir, (long long)steps[0]);
+    snprintf(path, sizeof path, "%s/step-%lld", dir, (long long)step);
     int err = read_position(path, position, e);
-    return err ? err : read_tensors(path, t, e);
+    return err ? err : read_tensors(path, t, 3, e);
+}
+
+int checkpoint_read_values(const char *dir, int64_t step, struct host_tensors *t, struct error *e) {
+    char path[4200];
+    snprintf(path, sizeof path, "%s/step-%lld", dir, (long long)step);
+    return read_tensors(path, t, 1, e);
 }

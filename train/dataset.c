@@ -36,6 +36,10 @@ struct round {
     _Atomic bool failed; /* the round ends with an error anyway: no need to go on */
 };
 
+static bool is_stopped(const struct dataset_options *o) {
+    return o->stop && atomic_load_explicit(o->stop, memory_order_relaxed);
+}
+
 static void encode_one(struct round *round, size_t i) {
     struct result *result = &round->results[i];
     struct error e = {0};
@@ -52,7 +56,8 @@ static void encode_one(struct round *round, size_t i) {
 static void *encode_some(void *arg) {
     struct round *round = arg;
     for (size_t i;
-         !atomic_load(&round->failed) && (i = atomic_fetch_add(&round->next, 1)) < round->n;)
+         !atomic_load(&round->failed) && !is_stopped(round->options) &&
+         (i = atomic_fetch_add(&round->next, 1)) < round->n;)
         encode_one(round, i);
     return NULL;
 }
@@ -181,7 +186,9 @@ static int build_round(struct build *b, const struct record *records, size_t n, 
     round.results = calloc(round.n, sizeof *round.results);
     if (!round.results) return error_set(e, ERR_MEMORY, "%s: no memory to tokenise it", b->path);
     encode_round(&round);
-    err = take_results(b, &round, e);
+    err = is_stopped(b->options)
+              ? error_set(e, ERR_CANCELLED, "%s: reading it was given up", b->path)
+              : take_results(b, &round, e);
     for (size_t i = 0; i < round.n; i++) {
         token_ids_free(&round.results[i].tokens);
         free(round.results[i].error);

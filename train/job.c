@@ -65,6 +65,7 @@ static const char *const special_keys[] = {
     "name",    "data",     "eval_data", "method",   "lora",
     "loss_on", "schedule", "betas",     "seed",     "grad_checkpointing",
     "out",     "resume",   "activate",  "priority", "once",
+    "result",
 };
 static const char *const lora_special_keys[] = {"targets"};
 static const char *const activate_keys[] = {"when", "as"};
@@ -191,6 +192,7 @@ static const char *const schedule_words[] = {"cosine", "linear", "constant"};
 static const char *const loss_words[] = {"all", "completion"};
 static const char *const when_words[] = {"always", "eval_improves"};
 static const char *const priority_words[] = {"background"};
+static const char *const result_words[] = {"last", "best"};
 
 static int get_words(struct job_spec *out, const json_t *json, struct error *e) {
     int schedule = (int)out->schedule, loss_on = (int)out->loss_on, priority = 0;
@@ -311,15 +313,41 @@ static bool has(const json_t *json, const char *key) {
     return value && !json_is_null(value);
 }
 
-static int check_together(struct job_spec *out, const json_t *json, struct error *e) {
-    if ((int64_t)out->batch_size * out->seq_len > MAX_BATCH_ROWS)
-        return wrong(e, "batch_size", "so small that batch_size times seq_len is at most 268435456",
-                     json_object_get(json, "batch_size"));
-    if (out->eval_data && out->eval_fraction > 0)
-        return wrong(e, "eval_fraction", "0 or absent where eval_data is given",
-                     json_object_get(json, "eval_fraction"));
+static bool has_eval_split(const struct job_spec *spec) {
+    return spec->eval_data || spec->eval_fraction > 0;
+}
+
+/* Without a word the best weights are the result where there is an eval split to tell by. */
+static int get_result(struct job_spec *out, const json_t *json, struct error *e) {
+    int best = has_eval_split(out);
+    int err = get_word(json, "result", result_words, 2, "\"best\" or \"last\"", &best, e);
+    out->result_best = best;
+    if (err || !best || has_eval_split(out)) return err;
+    return wrong(e, "result", "\"last\" where there is no eval split (eval_data, eval_fraction)",
+                 json_object_get(json, "result"));
+}
+
+/* Only an adapter can take another's place while requests go on. */
+static int check_activate(const struct job_spec *out, const json_t *json, struct error *e) {
+    if (!out->activate_as) return 0;
+    if (out->method == TRAIN_FULL)
+        return wrong(e, "activate",
+                     "absent where method is full: the result is a whole model, which tpd serves "
+                     "when it is started with it",
+                     json_object_get(json, "activate"));
+    bool by_default = !strcmp(out->activate_as, "default");
+    const char *name = by_default ? out->name : out->activate_as;
+    if (strcmp(name, "base") && (!by_default || strcmp(name, "default"))) return 0;
+    return wrong(e, by_default ? "name" : "activate.as",
+                 "the name of an adapter, neither \"base\" nor \"default\", where the job's result is "
+                 "activated",
+                 by_default ? json_object_get(json, "name")
+                            : json_object_get(json_object_get(json, "activate"), "as"));
+}
+
+static int judge_on_default(struct job_spec *out, const json_t *json, struct error *e) {
     bool must_judge = (out->activate_as && out->activate_if_better) || out->patience > 0;
-    if (!must_judge || out->eval_data || out->eval_fraction > 0) return 0;
+    if (!must_judge || has_eval_split(out)) return 0;
     if (has(json, "eval_fraction"))
         return wrong(e, "eval_fraction",
                      "over 0 (or eval_data given) where the job is judged (activate.when "
@@ -327,6 +355,18 @@ static int check_together(struct job_spec *out, const json_t *json, struct error
                      json_object_get(json, "eval_fraction"));
     out->eval_fraction = eval_fraction_default;
     return 0;
+}
+
+static int check_together(struct job_spec *out, const json_t *json, struct error *e) {
+    if ((int64_t)out->batch_size * out->seq_len > MAX_BATCH_ROWS)
+        return wrong(e, "batch_size", "so small that batch_size times seq_len is at most 268435456",
+                     json_object_get(json, "batch_size"));
+    if (out->eval_data && out->eval_fraction > 0)
+        return wrong(e, "eval_fraction", "0 or absent where eval_data is given",
+                     json_object_get(json, "eval_fraction"));
+    int err = judge_on_default(out, json, e);
+    if (!err) err = get_result(out, json, e);
+    return err ? err : check_activate(out, json, e);
 }
 
 static struct job_spec defaults(void) {
@@ -437,6 +477,7 @@ json_t *job_spec_json(const struct job_spec *spec) {
     json_object_set_new(out, "betas", json_pack("[ff]", spec->beta1, spec->beta2));
     json_object_set_new(out, "seed", json_integer((json_int_t)spec->seed));
     json_object_set_new(out, "grad_checkpointing", checkpointing_json(spec->grad_checkpointing));
+    json_object_set_new(out, "result", json_string(result_words[spec->result_best]));
     json_object_set_new(out, "out", text_json(spec->out));
     json_object_set_new(out, "resume", spec->resume ? json_string("auto") : json_false());
     json_object_set_new(out, "activate",

@@ -37,8 +37,9 @@ struct job_spec {
     enum job_checkpointing grad_checkpointing;
     bool sequence_parallel;
     int64_t save_every, eval_every; /* steps; 0 = only at the end */
-    int32_t keep;                   /* newest checkpoints kept */
+    int32_t keep;                   /* newest checkpoints kept, beside the best */
     int32_t patience;               /* evals without betterment before an early stop; 0 = off */
+    bool result_best;               /* the result is the best eval's weights, not the last ones */
     char *out;                      /* under state_dir; NULL = adapters/NAME or models/NAME */
     bool resume;                    /* "auto" and true; false starts anew */
     char *activate_as;              /* NULL = do not activate */

@@ -10,7 +10,7 @@
 
 #define JOB_COLUMNS                                                                                \
     "id, name, state, spec, step, steps, loss, eval_loss, error, result, created, started, ended,"  \
-    " deadline, part_from, part_to, part_hash"
+    " deadline, part_from, part_to, part_hash, eval_loss_before, activated, verdict"
 
 static const char *const sql[SQL_COUNT] = {
     [SQL_INSERT] = "INSERT INTO jobs(name, state, spec, once, created, deadline)"
@@ -27,6 +27,13 @@ static const char *const sql[SQL_COUNT] = {
                  " started = CASE started WHEN 0 THEN ?2 ELSE started END WHERE id = ?1",
     [SQL_MOVE] = "UPDATE jobs SET state = ?2, error = ?3, result = coalesce(?4, result),"
                  " ended = ?5 WHERE id = ?1",
+    [SQL_DONE] = "UPDATE jobs SET state = 'done', error = NULL, result = ?2, ended = ?3,"
+                 " eval_loss = coalesce(?4, eval_loss), eval_loss_before = ?5, activated = ?6,"
+                 " verdict = ?7 WHERE id = ?1",
+    [SQL_KEEP] = "INSERT OR REPLACE INTO kept(key, text) VALUES(?1, ?2)",
+    [SQL_KEPT] = "SELECT text FROM kept WHERE key = ?1",
+    [SQL_RESULT] = "SELECT result FROM jobs WHERE name = ?1 AND state = 'done'"
+                   " AND result IS NOT NULL ORDER BY id DESC LIMIT 1",
     [SQL_RUNNING] = "SELECT " JOB_COLUMNS " FROM jobs WHERE state = 'running' ORDER BY id LIMIT 1",
     [SQL_DELETE] = "DELETE FROM jobs WHERE id = ?1",
     [SQL_DELETE_EVENTS] = "DELETE FROM events WHERE job = ?1",
@@ -180,6 +187,9 @@ static int read_job(const struct jobs *jobs, sqlite3_stmt *s, struct job *out, s
     if (!out->spec) return -1;
     out->error = column_text(s, 8);
     out->result = column_text(s, 9);
+    out->eval_loss_before = column_number(s, 17);
+    out->activated = sqlite3_column_type(s, 18) == SQLITE_NULL ? -1 : sqlite3_column_int(s, 18);
+    out->verdict = column_text(s, 19);
     return 0;
 }
 
@@ -187,6 +197,7 @@ void job_free_fields(struct job *job) {
     json_decref(job->spec);
     free(job->error);
     free(job->result);
+    free(job->verdict);
     *job = (struct job){0};
 }
 
@@ -438,23 +449,77 @@ static int learn(struct jobs *jobs, const struct job *job, struct error *e) {
     return run(jobs, s, "note what was learnt", e);
 }
 
+/* *job: the one that may move. */
+static int check_move(struct jobs *jobs, int64_t id, enum job_state to, struct job *job,
+                      struct error *e) {
+    *job = (struct job){0};
+    int rc = get_job(jobs, id, NULL, job, e);
+    if (rc == 0 && !may_move(job->state, to)) {
+        rc = error_set(e, ERR_CONFLICT, "job %lld is %s, so it cannot become %s", (long long)id,
+                       job_state_name(job->state), job_state_name(to));
+        error_note(e, "state", job_state_name(job->state));
+    }
+    return rc;
+}
+
 int jobs_move(struct jobs *jobs, int64_t id, enum job_state to, const char *error,
               const char *result, struct error *e) {
-    struct job job = {0};
+    struct job job;
     int rc = begin(jobs, true, "move a job", e);
     if (rc != 0) return rc;
-    rc = get_job(jobs, id, NULL, &job, e);
-    if (rc == 0 && !may_move(job.state, to)) {
-        rc = error_set(e, ERR_CONFLICT, "job %lld is %s, so it cannot become %s", (long long)id,
-                       job_state_name(job.state), job_state_name(to));
-        error_note(e, "state", job_state_name(job.state));
-    }
+    rc = check_move(jobs, id, to, &job, e);
     if (rc == 0) rc = set_state(jobs, id, to, error, result, e);
     if (rc == 0 && to == JOB_DONE) rc = learn(jobs, &job, e);
     if (rc == 0 && to == JOB_QUEUED && job.state == JOB_PAUSED)
         rc = set_deadline(jobs, id, json_number_value(json_object_get(job.spec, "deadline_s")), e);
     job_free_fields(&job);
     return end(jobs, rc, "move a job", e);
+}
+
+static int keep(struct jobs *jobs, const char *key, const char *text, struct error *e) {
+    sqlite3_stmt *s = statement(jobs, SQL_KEEP);
+    bind_text(s, 1, key);
+    bind_text(s, 2, text);
+    return run(jobs, s, "keep a text", e);
+}
+
+static int set_done(struct jobs *jobs, int64_t id, const struct job_outcome *o, struct error *e) {
+    sqlite3_stmt *s = statement(jobs, SQL_DONE);
+    sqlite3_bind_int64(s, 1, id);
+    bind_text(s, 2, o->result);
+    sqlite3_bind_double(s, 3, now_s());
+    bind_number(s, 4, o->eval_loss);
+    bind_number(s, 5, o->eval_loss_before);
+    if (o->activated >= 0) sqlite3_bind_int(s, 6, o->activated);
+    bind_text(s, 7, o->verdict);
+    int rc = run(jobs, s, "end a job", e);
+    if (rc != 0) return rc;
+    json_t *fields = json_pack("{s:s, s:s}", "event", "state", "state", "done");
+    if (o->activated >= 0) json_object_set_new(fields, "activated", json_boolean(o->activated));
+    if (o->verdict) json_object_set_new(fields, "verdict", json_string(o->verdict));
+    rc = add_event(jobs, id, fields, NULL, e);
+    json_decref(fields);
+    return rc;
+}
+
+int jobs_done(struct jobs *jobs, int64_t id, const struct job_outcome *outcome, const char *key,
+              const char *text, struct error *e) {
+    struct job job;
+    int rc = begin(jobs, true, "end a job", e);
+    if (rc != 0) return rc;
+    rc = check_move(jobs, id, JOB_DONE, &job, e);
+    if (rc == 0) rc = set_done(jobs, id, outcome, e);
+    if (rc == 0) rc = learn(jobs, &job, e);
+    if (rc == 0 && text) rc = keep(jobs, key, text, e);
+    job_free_fields(&job);
+    return end(jobs, rc, "end a job", e);
+}
+
+int jobs_keep(struct jobs *jobs, const char *key, const char *text, struct error *e) {
+    int rc = begin(jobs, true, "keep a text", e);
+    if (rc != 0) return rc;
+    rc = keep(jobs, key, text, e);
+    return end(jobs, rc, "keep a text", e);
 }
 
 int jobs_delete(struct jobs *jobs, int64_t id, struct error *e) {
@@ -580,6 +645,35 @@ int jobs_running(struct jobs *jobs, struct job *out, struct error *e) {
     pthread_mutex_unlock(&jobs->mutex);
     if (rc != 0) job_free_fields(out);
     return rc;
+}
+
+/* The text that the bound statement gives, or NULL. */
+static int one_text(struct jobs *jobs, sqlite3_stmt *s, char **out, struct error *e) {
+    int step = sqlite3_step(s);
+    *out = step == SQLITE_ROW ? column_text(s, 0) : NULL;
+    int rc = step == SQLITE_DONE ? 0 : step != SQLITE_ROW ? jobs_fail(jobs, "read a text", e)
+             : *out              ? 0
+                                 : no_memory(e);
+    sqlite3_reset(s);
+    return rc;
+}
+
+int jobs_kept(struct jobs *jobs, const char *key, char **out, struct error *e) {
+    pthread_mutex_lock(&jobs->mutex);
+    sqlite3_stmt *s = statement(jobs, SQL_KEPT);
+    bind_text(s, 1, key);
+    int rc = one_text(jobs, s, out, e);
+    pthread_mutex_unlock(&jobs->mutex);
+    return rc;
+}
+
+int jobs_result(struct jobs *jobs, const char *name, char **out, struct error *e) {
+    pthread_mutex_lock(&jobs->mutex);
+    sqlite3_stmt *s = statement(jobs, SQL_RESULT);
+    bind_text(s, 1, name);
+    int rc = one_text(jobs, s, out, e);
+    pthread_mutex_unlock(&jobs->mutex);
+    return rc || *out ? rc : not_found(e, 0, name);
 }
 
 /* Room for one more element of size bytes; NULL when memory ends (the old array stays). */

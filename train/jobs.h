@@ -21,9 +21,12 @@ struct job {
     enum job_state state;
     json_t *spec; /* canonical */
     int64_t step, steps;
-    double loss, eval_loss;         /* NaN = none yet */
+    double loss, eval_loss;         /* NaN = none yet; of a done job: its result's eval loss */
     char *error;                    /* of a failed job, or NULL */
     char *result;                   /* where its output is, or NULL */
+    double eval_loss_before;        /* of what it was judged against; NaN = not judged */
+    int activated;                  /* 1, 0, or -1: not asked for, or not yet decided */
+    char *verdict;                  /* why, as a sentence, or NULL */
     double created, started, ended; /* seconds since 1970; 0 = not yet */
     double deadline;                /* the same; when it is to be paused, 0 = never */
     struct data_part part;          /* what it reads of its data; to 0 = it did not read yet */
@@ -72,6 +75,25 @@ int jobs_pause_late(struct jobs *jobs, struct error *e);
  * queued. A job that is done has taught its name what it read. */
 int jobs_move(struct jobs *jobs, int64_t id, enum job_state to, const char *error,
               const char *result, struct error *e);
+
+/* How a job ended well. */
+struct job_outcome {
+    const char *result;
+    double eval_loss, eval_loss_before; /* NaN = none */
+    int activated;                      /* as in struct job */
+    const char *verdict;                /* or NULL */
+};
+/* running -> done. keep (or NULL) replaces the text under key in the same transaction: a job is done
+ * and its adapter in use, or neither. */
+int jobs_done(struct jobs *jobs, int64_t id, const struct job_outcome *outcome, const char *key,
+              const char *keep, struct error *e);
+/* A text that belongs beside the jobs, under a key. *out is NULL when there is none, else the
+ * caller's. */
+int jobs_keep(struct jobs *jobs, const char *key, const char *text, struct error *e);
+int jobs_kept(struct jobs *jobs, const char *key, char **out, struct error *e);
+/* Where the newest done job of that name left its result; ERR_NOT_FOUND when none did. */
+int jobs_result(struct jobs *jobs, const char *name, char **out, struct error *e);
+
 int jobs_delete(struct jobs *jobs, int64_t id, struct error *e); /* ended ones only */
 /* NaN leaves the loss that is there. */
 int jobs_progress(struct jobs *jobs, int64_t id, int64_t step, int64_t steps, double loss,

@@ -39,6 +39,10 @@ static const char *const migrations[] = {
     "CREATE TABLE learnt("
     " name TEXT NOT NULL, data TEXT NOT NULL, bytes INTEGER NOT NULL, hash INTEGER NOT NULL,"
     " job INTEGER NOT NULL, PRIMARY KEY(name, data));",
+    "ALTER TABLE jobs ADD COLUMN eval_loss_before REAL;"
+    "ALTER TABLE jobs ADD COLUMN activated INTEGER;"
+    "ALTER TABLE jobs ADD COLUMN verdict TEXT;"
+    "CREATE TABLE kept(key TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID;",
 };
 enum { VERSION = (int)(sizeof migrations / sizeof *migrations) };
 

@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "formats/safetensors_write.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -97,25 +98,91 @@ static int copy_companions(const char *dir, const char *base, struct error *e) {
     return err;
 }
 
-int result_write(const char *out, const struct job_spec *spec, const struct model *base,
-                 const struct host_tensors *t, struct error *e) {
-    char temporary[4200], old[4200];
-    snprintf(temporary, sizeof temporary, "%s.part", out);
-    snprintf(old, sizeof old, "%s.old", out);
-    int err = dir_remove(temporary, e);
-    if (!err) err = dir_make(temporary, e);
-    if (!err && spec->method == TRAIN_LORA) err = write_adapter(temporary, spec, base, t, e);
+static int write_files(const char *dir, const struct job_spec *spec, const struct model *base,
+                       const struct host_tensors *t, struct error *e) {
+    int err = dir_remove(dir, e);
+    if (!err) err = dir_make(dir, e);
+    if (!err && spec->method == TRAIN_LORA) err = write_adapter(dir, spec, base, t, e);
     if (!err && spec->method == TRAIN_FULL) {
         enum dtype type = model_dtype(base);
         if (type != DTYPE_F16 && type != DTYPE_BF16) type = DTYPE_F32;
-        err = copy_companions(temporary, model_path(base), e);
-        if (!err) err = write_values(temporary, "model.safetensors", t, true, type, e);
+        err = copy_companions(dir, model_path(base), e);
+        if (!err) err = write_values(dir, "model.safetensors", t, true, type, e);
     }
-    if (!err) err = dir_sync(temporary, e);
-    if (!err) err = dir_remove(old, e);
-    if (!err && rename(out, old) != 0 && errno != ENOENT) err = error_errno(e, errno, out, "rename");
-    if (!err && rename(temporary, out) != 0) err = error_errno(e, errno, out, "rename");
+    return err ? err : dir_sync(dir, e);
+}
+
+/* --- its place ------------------------------------------------------------------------------------- */
+
+static bool same_file(const char *dir, const char *other, const char *name) {
+    char path[4500];
+    struct file_map a = {0}, b = {0};
+    struct error ignored;
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    bool same = file_map_open(&a, path, &ignored) == 0;
+    snprintf(path, sizeof path, "%s/%s", other, name);
+    same = same && file_map_open(&b, path, &ignored) == 0 && a.size == b.size &&
+           (a.size == 0 || memcmp(a.data, b.data, a.size) == 0);
+    file_map_close(&a);
+    file_map_close(&b);
+    return same;
+}
+
+/* Whether `other` has every file of dir, with the same bytes. */
+static bool has_all_of(const char *other, const char *dir) {
+    DIR *d = opendir(dir);
+    bool all = d && path_is_dir(other);
+    for (struct dirent *entry; all && (entry = readdir(d));)
+        if (entry->d_name[0] != '.') all = same_file(dir, other, entry->d_name);
+    if (d) closedir(d);
+    return all;
+}
+
+/* Whether path's directory (made where it is not there) is where its name says, by no link. */
+static bool parent_is_true(const char *path) {
+    char parent[RESULT_PATH];
+    struct error ignored;
+    snprintf(parent, sizeof parent, "%.*s", (int)(strrchr(path, '/') - path), path);
+    if (dir_make(parent, &ignored) != 0) return false;
+    char *real = realpath(parent, NULL);
+    bool is = real && strcmp(real, parent) == 0;
+    free(real);
+    return is;
+}
+
+/* Gives `written` the name `to`, unless something has it. rename never replaces a directory that is not
+ * empty, nor a file. */
+static int take_place(const char *written, const char *to, bool *taken, struct error *e) {
+    char parent[RESULT_PATH];
+    *taken = true;
+    if (has_all_of(to, written)) return dir_remove(written, e);
+    if (rename(written, to) != 0) {
+        *taken = false;
+        bool occupied = errno == ENOTEMPTY || errno == EEXIST || errno == ENOTDIR;
+        return occupied ? 0 : error_errno(e, errno, to, "rename");
+    }
+    snprintf(parent, sizeof parent, "%.*s", (int)(strrchr(to, '/') - to), to);
+    return dir_sync(parent, e);
+}
+
+int result_write(const char *out, const char *other, int64_t id, const struct job_spec *spec,
+                 const struct model *base, const struct host_tensors *t, char where[RESULT_PATH],
+                 struct error *e) {
+    char temporary[RESULT_PATH];
+    bool taken = false;
+    if (!parent_is_true(out)) out = other;
+    if (out == other && !parent_is_true(out))
+        return error_set(e, ERR_NOT_PERMITTED, "%s: its directory cannot be made or is a link", out);
+    snprintf(temporary, sizeof temporary, "%s.part", out);
+    int err = write_files(temporary, spec, base, t, e);
+    snprintf(where, RESULT_PATH, "%s", out);
+    for (int i = 0; !err && !taken && i < 100; i++) {
+        if (i == 1) snprintf(where, RESULT_PATH, "%s-%lld", out, (long long)id);
+        if (i > 1) snprintf(where, RESULT_PATH, "%s-%lld-%d", out, (long long)id, i);
+        err = take_place(temporary, where, &taken, e);
+    }
+    if (!err && !taken)
+        err = error_set(e, ERR_CONFLICT, "%s: it and all names like it are taken", out);
     if (err) dir_remove(temporary, NULL);
-    else dir_remove(old, NULL);
     return err;
 }

@@ -2,7 +2,6 @@
 #include "train/run.h"
 
 #include "base/file.h"
-#include "train/result.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -34,8 +33,9 @@ static int get_parts(struct run *r, struct trainee *t, int index, struct error *
 
 static int set_parts(struct run *r, struct trainee *t, int index, struct error *e) {
     int err = 0;
+    struct host_tensor *h = &r->host.at[index];
     for (int k = 0; k < 3 && !err; k++)
-        err = trainee_set(t, index, (enum train_part)k, r->host.at[index].part[k], e);
+        if (h->part[k]) err = trainee_set(t, index, (enum train_part)k, h->part[k], e);
     return err;
 }
 
@@ -82,9 +82,13 @@ static int command_simple(struct run *r, struct ranks *ranks, int what, int inde
     return err;
 }
 
+int run_put_tensor(struct run *r, struct ranks *ranks, int index, struct error *e) {
+    return command_simple(r, ranks, ORDER_SET, index, NULL, e);
+}
+
 /* --- the log -------------------------------------------------------------------------------------- */
 
-static void tell(struct run *r, json_t *fields) {
+void run_tell(struct run *r, json_t *fields) {
     if (fields) jobs_log(r->options->jobs, r->id, fields, NULL);
     if (r->options->on_event) r->options->on_event(r->options->user, r->id);
 }
@@ -110,6 +114,7 @@ static int open_data(struct run *r, const char *path, const struct data_want *wa
                                 .seq_len = r->spec.seq_len,
                                 .on_completion = r->spec.loss_on == LOSS_ON_COMPLETION,
                                 .skip_bad = r->spec.skip_bad,
+                                .stop = &r->stop,
                                 .threads = r->options->threads,
                                 .want = *want};
     return err ? err : dataset_open(out, path, &o, e);
@@ -173,6 +178,9 @@ static int plan_steps(struct run *r, struct error *e) {
     if (batches == 0)
         return error_set(e, ERR_PARAMS, "the data has no example left to train on: all are in the "
                          "eval part (eval_fraction)");
+    if (r->spec.activate_as && r->spec.activate_if_better && !has_eval(r))
+        return error_set(e, ERR_PARAMS, "the data has too few examples to hold one out for judging: "
+                         "give eval_data, or activate always");
     double steps = ceil((double)batches / (double)r->sizes.micro_per_step) * r->spec.epochs;
     r->steps = steps < 1 ? 1 : (int64_t)ceil(steps);
     if (r->spec.max_steps > 0 && r->spec.max_steps < r->steps) r->steps = r->spec.max_steps;
@@ -180,14 +188,14 @@ static int plan_steps(struct run *r, struct error *e) {
 }
 
 static void tell_note(struct run *r, const char *note) {
-    tell(r, json_pack("{s:s, s:s}", "event", "note", "note", note));
+    run_tell(r, json_pack("{s:s, s:s}", "event", "note", "note", note));
 }
 
 static void tell_data(struct run *r, const struct dataset_report *d) {
     if (d->rewritten)
         tell_note(r, "the data no longer begins with what was learnt before (it was rotated or "
                      "rewritten): all of it is learnt");
-    tell(r, json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "event", "data",
+    run_tell(r, json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "event", "data",
                       "form", d->form, "examples", (json_int_t)d->examples, "skipped",
                       (json_int_t)d->skipped, "cut", (json_int_t)d->cut, "tokens",
                       (json_int_t)d->tokens, "trained_tokens", (json_int_t)d->trained_tokens,
@@ -200,8 +208,7 @@ static void tell_data(struct run *r, const struct dataset_report *d) {
 static int end_without_news(struct run *r, const struct dataset_report *d) {
     tell_note(r, d->untrained || d->skipped ? "nothing can be learnt from what is new in the data"
                                             : "nothing is new in the data");
-    r->out[0] = '\0';
-    r->phase = RUN_OVER;
+    judge_nothing(r);
     return 0;
 }
 
@@ -242,7 +249,7 @@ static int fit(struct run *r, struct ranks *ranks, struct error *e) {
     return err;
 }
 
-static int make_trainees(struct run *r, struct ranks *ranks, struct error *e) {
+int run_make_trainees(struct run *r, struct ranks *ranks, struct error *e) {
     int err = fit(r, ranks, e);
     if (err) return err;
     struct order o = {.what = ORDER_NEW, .options = r->sizes.options};
@@ -250,11 +257,16 @@ static int make_trainees(struct run *r, struct ranks *ranks, struct error *e) {
     return command(r, ranks, &o, e);
 }
 
+void run_free_trainees(struct run *r, struct ranks *ranks) {
+    if (r->have_trainees) command_simple(r, ranks, ORDER_FREE, 0, NULL, NULL);
+    r->have_trainees = false;
+}
+
 /* The newest checkpoint into the trainees. */
 static int restore(struct run *r, struct ranks *ranks, struct error *e) {
     struct train_position position;
     int err = checkpoint_read(r->dir, &r->host, &position, e);
-    for (int i = 0; i < r->host.n && !err; i++) err = command_simple(r, ranks, ORDER_SET, i, NULL, e);
+    for (int i = 0; i < r->host.n && !err; i++) err = run_put_tensor(r, ranks, i, e);
     if (!err) err = command_simple(r, ranks, ORDER_CLEAR, 0, NULL, e);
     if (!err) r->position = position;
     return err;
@@ -265,7 +277,7 @@ static int setup(struct run *r, struct ranks *ranks, struct error *e) {
     dataset_report(r->data, &report);
     if (report.examples == 0) return end_without_news(r, &report);
     int err = plan_steps(r, e);
-    if (!err) err = make_trainees(r, ranks, e);
+    if (!err) err = run_make_trainees(r, ranks, e);
     if (!err) err = host_tensors_new(&r->host, r->on_rank[0], true, e);
     if (err) return err;
     tell_data(r, &report);
@@ -273,12 +285,11 @@ static int setup(struct run *r, struct ranks *ranks, struct error *e) {
         err = restore(r, ranks, e);
         if (err == -(int)ERR_NOT_FOUND) err = 0; /* a new job */
         else if (!err)
-            tell(r, json_pack("{s:s, s:I}", "event", "resume", "step",
+            run_tell(r, json_pack("{s:s, s:I}", "event", "resume", "step",
                               (json_int_t)r->position.step));
     } else err = dir_remove(r->dir, e);
     if (!err) err = dir_make(r->dir, e);
     r->saved_step = r->position.step;
-    r->evaluated_step = r->position.step;
     tell_progress(r);
     r->phase = r->position.step >= r->steps ? RUN_STEP_END : RUN_STEP_BEGIN;
     return err;
@@ -355,7 +366,7 @@ static int roll_back(struct run *r, struct ranks *ranks, struct error *e) {
                          "the loss is not a number at step %lld and there is no checkpoint to go "
                          "back to: lower lr or look at the data",
                          (long long)step + 1);
-    tell(r, json_pack("{s:s, s:I, s:I}", "event", "rollback", "from", (json_int_t)step + 1, "step",
+    run_tell(r, json_pack("{s:s, s:I, s:I}", "event", "rollback", "from", (json_int_t)step + 1, "step",
                       (json_int_t)r->position.step));
     r->phase = RUN_STEP_BEGIN;
     return 0;
@@ -373,6 +384,22 @@ static int clip(struct run *r, struct ranks *ranks, struct error *e) {
     return 0;
 }
 
+/* The books of a step that was just done. */
+static void close_step(struct run *r) {
+    double seconds = (double)(clock_ns() - r->step_began_ns) / 1e9;
+    r->position.step++;
+    r->position.batch += r->micro_in_step;
+    r->position.micro += (uint64_t)r->micro_in_step;
+    r->position.loss = r->step_rows ? r->step_loss / r->step_rows : 0;
+    r->tokens_per_s = (double)r->step_tokens / seconds;
+    double eta = (double)(r->steps - r->position.step) * seconds;
+    tell_progress(r);
+    run_tell(r, json_pack("{s:s, s:I, s:I, s:f, s:f, s:f, s:I, s:f, s:f}", "event", "step", "step",
+                      (json_int_t)r->position.step, "steps", (json_int_t)r->steps, "loss",
+                      r->position.loss, "lr", r->lr, "grad_norm", r->grad_norm, "tokens",
+                      (json_int_t)r->step_tokens, "tokens_per_s", r->tokens_per_s, "eta_s", eta));
+}
+
 static int update(struct run *r, struct ranks *ranks, struct error *e) {
     const struct job_spec *s = &r->spec;
     double n = (double)r->position.step + 1;
@@ -386,34 +413,30 @@ static int update(struct run *r, struct ranks *ranks, struct error *e) {
                                 .c1 = (float)(1 - pow(s->beta1, n)),
                                 .c2 = (float)(1 - pow(s->beta2, n))}};
     int err = command(r, ranks, &o, e);
-    if (++r->index >= trainee_slices(r->on_rank[0])) r->phase = RUN_STEP_END;
-    return err;
+    if (err || ++r->index < trainee_slices(r->on_rank[0])) return err;
+    close_step(r);
+    r->phase = RUN_STEP_END;
+    return 0;
 }
 
-/* The books of a step that was just done. */
-static void close_step(struct run *r) {
-    double seconds = (double)(clock_ns() - r->step_began_ns) / 1e9;
-    r->position.step++;
-    r->position.batch += r->micro_in_step;
-    r->position.micro += (uint64_t)r->micro_in_step;
-    r->position.loss = r->step_rows ? r->step_loss / r->step_rows : 0;
-    r->tokens_per_s = (double)r->step_tokens / seconds;
-    double eta = (double)(r->steps - r->position.step) * seconds;
-    tell_progress(r);
-    tell(r, json_pack("{s:s, s:I, s:I, s:f, s:f, s:f, s:I, s:f, s:f}", "event", "step", "step",
-                      (json_int_t)r->position.step, "steps", (json_int_t)r->steps, "loss",
-                      r->position.loss, "lr", r->lr, "grad_norm", r->grad_norm, "tokens",
-                      (json_int_t)r->step_tokens, "tokens_per_s", r->tokens_per_s, "eta_s", eta));
-}
-
-static bool due(int64_t step, int64_t every, int64_t done_at) {
-    return step != done_at && every > 0 && step % every == 0;
-}
+static bool due(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
 
 static void gather(struct run *r, enum gather_for why) {
     r->gather_for = why;
     r->phase = RUN_GATHER;
     r->index = 0;
+}
+
+void run_begin_eval(struct run *r) {
+    r->phase = RUN_EVAL_BEGIN;
+    r->eval_at = 0;
+    r->eval_sum = 0;
+    r->eval_rows = 0;
+}
+
+static bool best_is_older(const struct run *r) {
+    return r->spec.result_best && r->position.best_step > 0 &&
+           r->position.best_step != r->position.step;
 }
 
 /* What follows a step, an eval or a checkpoint: eval, then save, then on. */
@@ -422,52 +445,74 @@ static void choose_next(struct run *r) {
     int64_t step = r->position.step;
     bool stop_early = s->patience > 0 && r->position.bad_evals >= s->patience;
     bool last = step >= r->steps || stop_early;
-    if (has_eval(r) && step != r->evaluated_step &&
-        (last || due(step, s->eval_every, r->evaluated_step))) {
-        r->phase = RUN_EVAL_BEGIN;
-        r->eval_at = 0;
-        r->eval_sum = 0;
-        r->eval_rows = 0;
-    } else if (last && step != r->saved_step) gather(r, GATHER_LAST_CHECKPOINT);
-    else if (last) gather(r, GATHER_RESULT);
-    else if (due(step, s->save_every, r->saved_step)) gather(r, GATHER_CHECKPOINT);
-    else r->phase = RUN_STEP_BEGIN;
+    bool best = step == r->position.best_step;
+    if (has_eval(r) && step != r->position.evaluated_step && (last || due(step, s->eval_every)))
+        run_begin_eval(r);
+    else if (step != r->saved_step && (last || best || due(step, s->save_every)))
+        gather(r, GATHER_CHECKPOINT);
+    else if (last) {
+        gather(r, GATHER_RESULT);
+        if (best_is_older(r)) r->index = r->host.n; /* it is read from its checkpoint instead */
+    } else r->phase = RUN_STEP_BEGIN;
 }
 
 /* --- eval ------------------------------------------------------------------------------------------ */
 
 static void close_eval(struct run *r) {
     double loss = r->eval_rows ? r->eval_sum / (double)r->eval_rows : NAN;
-    r->evaluated_step = r->position.step;
-    r->position.eval_loss = loss;
-    if (!(loss >= r->position.best_eval)) {
-        r->position.best_eval = loss;
-        r->position.bad_evals = 0;
-    } else r->position.bad_evals++;
+    if (r->judging) {
+        judge_take_loss(r, loss);
+        return;
+    }
+    struct train_position *p = &r->position;
+    p->evaluated_step = p->step;
+    p->eval_loss = loss;
+    if (isfinite(loss) && !(loss >= p->best_eval)) {
+        p->best_eval = loss;
+        p->best_step = p->step;
+        p->bad_evals = 0;
+    } else p->bad_evals++;
     tell_progress(r);
-    tell(r, json_pack("{s:s, s:I, s:o}", "event", "eval", "step", (json_int_t)r->position.step,
+    run_tell(r, json_pack("{s:s, s:I, s:o}", "event", "eval", "step", (json_int_t)r->position.step,
                       "eval_loss", isfinite(loss) ? json_real(loss) : json_null()));
     choose_next(r);
 }
 
 /* --- gathering and writing -------------------------------------------------------------------------- */
 
+static int write_result(struct run *r, struct error *e) {
+    char other[RESULT_PATH];
+    int err = 0;
+    r->result_eval_loss = r->position.eval_loss;
+    if (best_is_older(r)) {
+        err = checkpoint_read_values(r->dir, r->position.best_step, &r->host, e);
+        r->result_eval_loss = r->position.best_eval;
+    }
+    snprintf(other, sizeof other, "%s/%s/%s-%lld", r->options->state_dir,
+             r->spec.method == TRAIN_LORA ? "adapters" : "models", r->spec.name, (long long)r->id);
+    return err ? err
+               : result_write(r->out, other, r->id, &r->spec, r->options->model, &r->host, r->result,
+                              e);
+}
+
 static int writing_task(void *arg, struct error *e) {
     struct run *r = arg;
-    if (r->gather_for == GATHER_RESULT)
-        return result_write(r->out, &r->spec, r->options->model, &r->host, e);
+    if (r->gather_for == GATHER_RESULT) return write_result(r, e);
     return checkpoint_write(r->dir, &r->host, &r->position, r->spec.keep, e);
 }
 
-static void close_writing(struct run *r) {
+static int close_writing(struct run *r, struct error *e) {
+    int64_t step = r->position.step;
     if (r->gather_for == GATHER_RESULT) {
-        tell(r, json_pack("{s:s, s:s}", "event", "result", "path", r->out));
-        r->phase = RUN_OVER;
-        return;
+        run_tell(r, json_pack("{s:s, s:s, s:I}", "event", "result", "path", r->result, "step",
+                              (json_int_t)(best_is_older(r) ? r->position.best_step : step)));
+        return judge_begin(r, e);
     }
-    r->saved_step = r->position.step;
-    tell(r, json_pack("{s:s, s:I}", "event", "checkpoint", "step", (json_int_t)r->position.step));
-    choose_next(r);
+    r->saved_step = step;
+    run_tell(r, json_pack("{s:s, s:I}", "event", "checkpoint", "step", (json_int_t)step));
+    if (r->leaving) r->phase = RUN_OVER;
+    else choose_next(r);
+    return 0;
 }
 
 /* Enough tensors for a unit's worth of copying. */
@@ -483,32 +528,66 @@ static int gather_some(struct run *r, struct ranks *ranks, struct error *e) {
     return task_start(&r->task, writing_task, r, e);
 }
 
-int run_save(struct run *r, struct ranks *ranks, struct error *e) {
-    if (r->task.running) {
-        int err = task_join(&r->task, e);
-        if (err || r->phase == RUN_READING) return err;
-    }
-    if (!r->host.n || r->position.step == r->saved_step) return 0;
-    int err = 0;
-    for (int i = 0; i < r->host.n && !err; i++) err = command_simple(r, ranks, ORDER_GET, i, NULL, e);
-    if (!err) err = checkpoint_write(r->dir, &r->host, &r->position, r->spec.keep, e);
-    if (!err) r->saved_step = r->position.step;
-    return err;
-}
-
-/* --- the machine ------------------------------------------------------------------------------------- */
-
 static int wait_for_task(struct run *r, bool *idle, struct error *e) {
     int result;
     if (!task_poll(&r->task, &result, e)) {
         *idle = true;
         return 0;
     }
-    if (result) return result;
-    if (r->phase == RUN_READING) r->phase = RUN_SETUP;
-    else close_writing(r);
+    if (r->phase == RUN_OPENING) judge_opened(r, result, e);
+    else if (result) return result;
+    else if (r->phase == RUN_WRITING) return close_writing(r, e);
+    else r->phase = RUN_SETUP;
     return 0;
 }
+
+static bool has_unsaved(const struct run *r) {
+    return r->host.n && r->position.step != r->saved_step;
+}
+
+/* The slices of a step's update belong together. */
+static int finish_update(struct run *r, struct ranks *ranks, struct error *e) {
+    int err = 0;
+    while (!err && r->phase == RUN_UPDATE) err = update(r, ranks, e);
+    return err;
+}
+
+int run_save(struct run *r, struct ranks *ranks, struct error *e) {
+    atomic_store(&r->stop, true);
+    if (r->task.running) {
+        int err = task_join(&r->task, e);
+        if (r->phase != RUN_WRITING) return 0; /* it read: nothing is lost */
+        if (err) return err;
+        if (r->gather_for == GATHER_CHECKPOINT) r->saved_step = r->position.step;
+    }
+    int err = finish_update(r, ranks, e);
+    if (err || !has_unsaved(r)) return err;
+    for (int i = 0; i < r->host.n && !err; i++) err = command_simple(r, ranks, ORDER_GET, i, NULL, e);
+    if (!err) err = checkpoint_write(r->dir, &r->host, &r->position, r->spec.keep, e);
+    if (!err) r->saved_step = r->position.step;
+    return err;
+}
+
+void run_leave(struct run *r, bool save) {
+    atomic_store(&r->stop, true);
+    r->leaving = true;
+    r->leave_saved = save;
+}
+
+/* Ends what cannot be left half done, then saves where that is wanted. */
+static int leave(struct run *r, struct ranks *ranks, bool *idle, struct error *e) {
+    int ignored;
+    bool checkpoint = r->gather_for == GATHER_CHECKPOINT;
+    if (r->phase == RUN_WRITING && checkpoint) return wait_for_task(r, idle, e);
+    if (r->task.running) *idle = !task_poll(&r->task, &ignored, NULL);
+    else if (!r->leave_saved || !has_unsaved(r)) r->phase = RUN_OVER;
+    else if (r->phase == RUN_UPDATE) return update(r, ranks, e);
+    else if (r->phase == RUN_GATHER && checkpoint) return gather_some(r, ranks, e);
+    else gather(r, GATHER_CHECKPOINT);
+    return 0;
+}
+
+/* --- the machine ------------------------------------------------------------------------------------- */
 
 /* Layer by layer up, or (down) from the last to the first; then `next`. */
 static int layers(struct run *r, struct ranks *ranks, int what, enum run_phase next,
@@ -554,13 +633,13 @@ static int eval_loss(struct run *r, struct ranks *ranks, struct error *e) {
     return 0;
 }
 
-int run_unit(struct run *r, struct ranks *ranks, bool *idle, struct error *e) {
+static int next_unit(struct run *r, struct ranks *ranks, bool *idle, struct error *e) {
     double loss;
     bool done;
     int err;
-    *idle = false;
     switch (r->phase) {
     case RUN_READING:
+    case RUN_OPENING:
     case RUN_WRITING: return wait_for_task(r, idle, e);
     case RUN_SETUP: return setup(r, ranks, e);
     case RUN_STEP_BEGIN:
@@ -579,10 +658,7 @@ int run_unit(struct run *r, struct ranks *ranks, bool *idle, struct error *e) {
     case RUN_BACKWARD: return layers(r, ranks, ORDER_BACKWARD, RUN_MICRO_END, e);
     case RUN_MICRO_END: return micro_end(r, ranks, e);
     case RUN_NORM: return clip(r, ranks, e);
-    case RUN_UPDATE:
-        err = update(r, ranks, e);
-        if (!err && r->phase == RUN_STEP_END) close_step(r);
-        return err;
+    case RUN_UPDATE: return update(r, ranks, e);
     case RUN_STEP_END: choose_next(r); return 0;
     case RUN_EVAL_BEGIN:
         r->index = 0;
@@ -591,9 +667,17 @@ int run_unit(struct run *r, struct ranks *ranks, bool *idle, struct error *e) {
     case RUN_EVAL_FORWARD: return layers(r, ranks, ORDER_FORWARD, RUN_EVAL_LOSS, e);
     case RUN_EVAL_LOSS: return eval_loss(r, ranks, e);
     case RUN_GATHER: return gather_some(r, ranks, e);
+    case RUN_JUDGE:
+    case RUN_ACTIVATE:
+    case RUN_FINISH: return judge_unit(r, ranks, idle, e);
     case RUN_OVER: return 0;
     }
     return 0;
+}
+
+int run_unit(struct run *r, struct ranks *ranks, bool *idle, struct error *e) {
+    *idle = false;
+    return r->leaving ? leave(r, ranks, idle, e) : next_unit(r, ranks, idle, e);
 }
 
 bool run_is_over(const struct run *r) { return r->phase == RUN_OVER; }
@@ -639,12 +723,15 @@ int run_new(struct run **out, const struct trainer_options *options, const struc
 
 void run_free(struct run *r, struct ranks *ranks) {
     if (!r) return;
+    atomic_store(&r->stop, true);
     if (r->task.running) task_join(&r->task, NULL);
-    if (ranks && r->have_trainees) command_simple(r, ranks, ORDER_FREE, 0, NULL, NULL);
+    if (ranks) run_free_trainees(r, ranks);
     dataset_epoch_free(r->epoch);
     dataset_epoch_free(r->eval);
     dataset_close(r->data);
     dataset_close(r->eval_data);
+    adapter_close(r->adapter);
+    adapter_close(r->against);
     host_tensors_free(&r->host);
     job_spec_free(&r->spec);
     free(r->row_memory);

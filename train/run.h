@@ -4,6 +4,7 @@
 #define TPD_TRAIN_RUN_H
 
 #include "train/sizes.h"
+#include "train/result.h"
 #include "train/task.h"
 #include "train/tensors.h"
 #include "train/trainer.h"
@@ -24,18 +25,22 @@ enum run_phase {
     RUN_EVAL_LOSS,  /* chunk */
     RUN_GATHER,     /* tensors to host memory */
     RUN_WRITING,    /* a task writes a checkpoint or the result */
+    RUN_OPENING,    /* a task opens the result, and the adapter that it would replace */
+    RUN_JUDGE,      /* what it would replace onto the ranks, for an eval of that */
+    RUN_ACTIVATE,
+    RUN_FINISH,     /* the job is done, whatever became of its adapter */
     RUN_OVER
 };
 
 /* Why tensors are gathered. */
-enum gather_for { GATHER_CHECKPOINT, GATHER_LAST_CHECKPOINT, GATHER_RESULT };
+enum gather_for { GATHER_CHECKPOINT, GATHER_RESULT };
 
 struct run {
     const struct trainer_options *options;
     int64_t id;
     struct job_spec spec;
     char dir[4096]; /* state_dir/jobs/ID */
-    char out[4096]; /* where the result goes; empty when there was nothing to learn */
+    char out[4096]; /* where the result is wanted */
     struct data_part part; /* of the data; to 0 = it was never read */
 
     struct dataset *data, *eval_data;
@@ -43,6 +48,7 @@ struct run {
     struct dataset_epoch *epoch, *eval;
     int64_t epoch_number; /* of `epoch` */
     struct task task;
+    _Atomic bool stop; /* the task that reads data: it is not wanted any more */
 
     struct trainee *on_rank[PLAN_MAX_RANKS];
     bool have_trainees;
@@ -65,10 +71,21 @@ struct run {
     int64_t eval_at;
     double eval_sum;
     int64_t eval_rows;
-    int64_t evaluated_step, saved_step;
+    int64_t saved_step;
+    bool leaving, leave_saved; /* to be over soon, with a checkpoint */
 
     enum gather_for gather_for;
     struct host_tensors host;
+
+    /* From the result on: train/run_judge.c. */
+    char result[RESULT_PATH]; /* where it is; empty when there was nothing to learn */
+    double result_eval_loss;
+    struct incumbent incumbent;
+    struct adapter *adapter, *against; /* the result's, and the incumbent's */
+    bool judging;                      /* evals are of the incumbent */
+    double incumbent_loss;
+    int activated;
+    char verdict[400];
 };
 
 /* Reads the spec of a job that was taken; the rest happens by units. */
@@ -81,5 +98,29 @@ int run_unit(struct run *r, struct ranks *ranks, bool *idle, struct error *e);
 bool run_is_over(const struct run *r);
 /* Writes a checkpoint of the last whole step now, waiting for the disk. */
 int run_save(struct run *r, struct ranks *ranks, struct error *e);
+/* Goes on by units until it is over: at once, or after a checkpoint of the last whole step. */
+void run_leave(struct run *r, bool save);
+
+/* --- run.c for run_judge.c ---------------------------------------------------------------------- */
+/* Trainees of r->sizes.options. */
+int run_make_trainees(struct run *r, struct ranks *ranks, struct error *e);
+void run_free_trainees(struct run *r, struct ranks *ranks);
+/* Tensor `index` of host, those parts that are there, onto the ranks. */
+int run_put_tensor(struct run *r, struct ranks *ranks, int index, struct error *e);
+void run_begin_eval(struct run *r);
+/* A line of the job's log; fields are taken. */
+void run_tell(struct run *r, json_t *fields);
+
+/* --- run_judge.c -------------------------------------------------------------------------------- */
+/* The result is written: what comes next. */
+int judge_begin(struct run *r, struct error *e);
+/* There was nothing to learn, so there is no result: a success that leaves everything as it is. */
+void judge_nothing(struct run *r);
+/* RUN_OPENING's task has ended, well or not. */
+void judge_opened(struct run *r, int err, const struct error *e);
+/* RUN_JUDGE, RUN_ACTIVATE, RUN_FINISH. */
+int judge_unit(struct run *r, struct ranks *ranks, bool *idle, struct error *e);
+/* The eval of the incumbent has ended. */
+void judge_take_loss(struct run *r, double loss);
 
 #endif

@@ -27,16 +27,20 @@ struct train_position {
     int64_t epoch, batch; /* the next micro-batch */
     uint64_t micro;      /* micro-batches done, of all epochs */
     double best_eval;    /* NaN = none yet */
+    int64_t best_step;   /* of best_eval; 0 = none yet */
     int64_t bad_evals;   /* evals since the best */
+    int64_t evaluated_step; /* of the newest eval; 0 = none yet */
     double loss, eval_loss; /* newest, NaN = none */
 };
 
 /* Writes dir/step-N (tensors.safetensors, position.json) by a temporary name, fsync and rename, then
- * removes all but the newest `keep`. */
+ * removes all but the newest `keep` and the one of position->best_step. */
 int checkpoint_write(const char *dir, const struct host_tensors *t,
                      const struct train_position *position, int keep, struct error *e);
 /* The newest whole checkpoint of dir into t; ERR_NOT_FOUND when there is none. */
 int checkpoint_read(const char *dir, struct host_tensors *t, struct train_position *position,
                     struct error *e);
+/* The values (no moments) of that step's checkpoint. */
+int checkpoint_read_values(const char *dir, int64_t step, struct host_tensors *t, struct error *e);
 
 #endif

@@ -13,6 +13,7 @@ struct trainer {
     _Atomic double tokens_per_s;
     struct run *run;
     double deadline; /* of the run, on the wall clock; 0 = none */
+    bool leaving; /* the run ends without its job: paused, cancelled */
 };
 
 int trainer_new(struct trainer **out, const struct trainer_options *options, struct error *e) {
@@ -40,6 +41,7 @@ double trainer_tokens_per_s(struct trainer *t) { return atomic_load(&t->tokens_p
 static void let_go(struct trainer *t, struct ranks *ranks) {
     run_free(t->run, ranks);
     t->run = NULL;
+    t->leaving = false;
     atomic_store(&t->tokens_per_s, 0);
     atomic_store(&t->poked, true);
 }
@@ -48,21 +50,29 @@ static void tell(struct trainer *t, int64_t id) {
     if (t->options.on_event) t->options.on_event(t->options.user, id);
 }
 
-static void end_job(struct trainer *t, struct ranks *ranks, enum job_state state,
-                    const struct error *why) {
+static void fail_job(struct trainer *t, struct ranks *ranks, const struct error *why) {
     int64_t id = t->run->id;
     struct error e = {0};
-    if (why) log_error("job %lld failed: %s", (long long)id, why->message);
-    else log_info("job %lld is %s: %s", (long long)id, job_state_name(state), t->run->out);
-    if (jobs_move(t->options.jobs, id, state, why ? why->message : NULL,
-                  state == JOB_DONE && *t->run->out ? t->run->out : NULL, &e))
+    log_error("job %lld failed: %s", (long long)id, why->message);
+    if (jobs_move(t->options.jobs, id, JOB_FAILED, why->message, NULL, &e))
         log_error("job %lld: %s", (long long)id, e.message);
     let_go(t, ranks);
     tell(t, id);
 }
 
+/* The run has noted in the store that the job is done. */
+static void close_job(struct trainer *t, struct ranks *ranks) {
+    const struct run *r = t->run;
+    int64_t id = r->id;
+    if (!t->leaving)
+        log_info("job %lld is done: %s%s%s", (long long)id, *r->result ? r->result : "no result",
+                 *r->verdict ? "; " : "", r->verdict);
+    let_go(t, ranks);
+    tell(t, id);
+}
+
 /* The store says that somebody paused, cancelled or deleted the running job. */
-static void heed(struct trainer *t, struct ranks *ranks) {
+static void heed(struct trainer *t) {
     struct job job;
     struct error e = {0};
     enum job_state state = JOB_CANCELLED; /* a deleted one was cancelled before */
@@ -70,12 +80,9 @@ static void heed(struct trainer *t, struct ranks *ranks) {
     else if (e.kind != ERR_NOT_FOUND) return;
     job_free_fields(&job);
     if (state == JOB_RUNNING) return;
-    int64_t id = t->run->id;
-    if (state == JOB_PAUSED && run_save(t->run, ranks, &e))
-        log_error("job %lld: its last steps could not be saved: %s", (long long)id, e.message);
-    log_info("job %lld is %s", (long long)id, job_state_name(state));
-    let_go(t, ranks);
-    tell(t, id);
+    log_info("job %lld is %s", (long long)t->run->id, job_state_name(state));
+    t->leaving = true;
+    run_leave(t->run, state != JOB_CANCELLED);
 }
 
 static bool take_job(struct trainer *t) {
@@ -114,13 +121,16 @@ static bool is_late(const struct trainer *t) {
 bool trainer_unit(void *arg, struct ranks *ranks) {
     struct trainer *t = arg;
     bool poked = atomic_exchange(&t->poked, false), idle = false;
-    if (t->run && (poked || is_late(t))) heed(t, ranks);
+    if (t->run && !t->leaving && (poked || is_late(t))) heed(t);
     if (!t->run) return poked && take_job(t);
     struct error e = {0};
     int err = run_unit(t->run, ranks, &idle, &e);
     atomic_store(&t->tokens_per_s, t->run->tokens_per_s);
-    if (err) end_job(t, ranks, JOB_FAILED, &e);
-    else if (run_is_over(t->run)) end_job(t, ranks, JOB_DONE, NULL);
+    if (err && t->leaving) {
+        log_error("job %lld: its last steps could not be saved: %s", (long long)t->run->id, e.message);
+        close_job(t, ranks);
+    } else if (err) fail_job(t, ranks, &e);
+    else if (run_is_over(t->run)) close_job(t, ranks);
     return !idle;
 }
 
@@ -131,6 +141,6 @@ void trainer_stop(void *arg, struct ranks *ranks) {
     int64_t id = t->run->id;
     if (run_save(t->run, ranks, &e))
         log_error("job %lld: its last steps could not be saved: %s", (long long)id, e.message);
-    jobs_move(t->options.jobs, id, JOB_QUEUED, NULL, NULL, NULL);
+    if (!t->leaving) jobs_move(t->options.jobs, id, JOB_QUEUED, NULL, NULL, NULL);
     let_go(t, ranks);
 }

@@ -270,13 +270,22 @@ def test_admins_alone_change_jobs(start, data_dir):
     daemon = start("--data-dir", data_dir, "--admin-uid", nobody)
     with daemon.client() as client:
         assert refused(client, "finetune.submit", data="tickets.jsonl").code == -32007
-        for method in ("cancel", "pause", "resume", "delete"):
+        for method in ("cancel", "pause", "resume", "delete", "log"):
             assert refused(client, "finetune." + method, job=1).code == -32007
         assert client.call("finetune.list") == {"jobs": []}
-        assert refused(client, "finetune.get", job=1).code == -32003
+        for method in ("get", "watch"):
+            assert refused(client, "finetune." + method, job=1).code == -32003
 
 
-def test_what_would_be_forgotten_is_refused(client):
-    error = refused(client, "finetune.submit", data="tickets.jsonl", activate={"when": "always"})
-    assert error.code == -32602 and error.data["field"] == "activate"
-    assert "adapter.activate" in error.message
+@pytest.mark.parametrize("more, field", [
+    ({"method": "full", "activate": {}}, "activate"),
+    ({"activate": {"when": "eval_improves"}, "eval_fraction": 0}, "eval_fraction"),
+    ({"activate": {"as": "base"}}, "activate.as"),
+    ({"activate": {}, "name": "base"}, "name"), ({"activate": {}, "name": "default"}, "name"),
+    ({"result": "best"}, "result"), ({"result": "first"}, "result"), ({"priority": "high"}, "priority"),
+])
+def test_an_activation_that_cannot_be_is_refused_at_submit(client, more, field):
+    with pytest.raises(RpcError) as caught:
+        client.result(client.send("finetune.submit", {"data": "tickets.jsonl", **more}))
+    error = caught.value
+    assert (error.code, error.data["field"]) == (-32602, field), error
