@@ -2,8 +2,12 @@
 
 #include "text/vocab.h"
 
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char magic[8] = "tpdtok2";
 
@@ -92,7 +96,10 @@ static bool find_parts(struct cache *c, uint64_t options, uint64_t max_tokens) {
 bool cache_open(struct cache *c, const char *path, uint64_t options, int64_t max_tokens) {
     struct error ignored;
     if (file_map_open(&c->map, path, &ignored) != 0) return false;
-    if (find_parts(c, options, (uint64_t)max_tokens)) return true;
+    if (find_parts(c, options, (uint64_t)max_tokens)) {
+        utimensat(AT_FDCWD, path, NULL, 0); /* used now: for cache_trim */
+        return true;
+    }
     cache_close(c);
     return false;
 }
@@ -100,4 +107,40 @@ bool cache_open(struct cache *c, const char *path, uint64_t options, int64_t max
 void cache_close(struct cache *c) {
     file_map_close(&c->map);
     *c = (struct cache){0};
+}
+
+/* --- bounds ------------------------------------------------------------------------------------ */
+
+static bool ends_with(const char *name, const char *end) {
+    size_t n = strlen(name), m = strlen(end);
+    return n >= m && strcmp(name + n - m, end) == 0;
+}
+
+/* The longest unused cache and the bytes of all; what is half written is removed on the way. *oldest is
+ * empty when there is none to remove. */
+static int64_t look_through(int dir_fd, DIR *dir, int64_t since_ns, char oldest[256]) {
+    int64_t bytes = 0, oldest_ns = INT64_MAX;
+    *oldest = '\0';
+    rewinddir(dir);
+    for (struct dirent *entry; (entry = readdir(dir));) {
+        struct stat st;
+        if (ends_with(entry->d_name, ".tokens.part")) unlinkat(dir_fd, entry->d_name, 0);
+        if (!ends_with(entry->d_name, ".tokens") || fstatat(dir_fd, entry->d_name, &st, 0) != 0)
+            continue;
+        int64_t used_ns = in_ns(st.st_mtim);
+        bytes += st.st_size;
+        if (used_ns >= since_ns || used_ns >= oldest_ns) continue;
+        oldest_ns = used_ns;
+        snprintf(oldest, 256, "%s", entry->d_name);
+    }
+    return bytes;
+}
+
+void cache_trim(const char *path, int64_t most, struct timespec since) {
+    char oldest[256];
+    DIR *dir = opendir(path);
+    if (!dir) return;
+    while (look_through(dirfd(dir), dir, in_ns(since), oldest) > most && *oldest)
+        if (unlinkat(dirfd(dir), oldest, 0) != 0) break;
+    closedir(dir);
 }

@@ -13,6 +13,7 @@
 #include "train/part.h"
 
 #include <sys/stat.h>
+#include <time.h>
 
 /* What tells one state of a data file from another without reading it. */
 struct file_state {
@@ -54,5 +55,10 @@ struct cache {
  * to max_tokens tokens. */
 bool cache_open(struct cache *c, const char *path, uint64_t options, int64_t max_tokens);
 void cache_close(struct cache *c);
+
+/* Removes the caches of dir that were unused the longest until all take at most `most` bytes; not those
+ * that were opened since `since` (CLOCK_REALTIME_COARSE). Nobody writes one meanwhile: what was left half
+ * written goes, too. */
+void cache_trim(const char *dir, int64_t most, struct timespec since);
 
 #endif

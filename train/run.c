@@ -2,11 +2,15 @@
 #include "train/run.h"
 
 #include "base/file.h"
+#include "train/cache.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* What the tokens of data files may take, but for those of the running job. */
+static const int64_t cache_bytes = (int64_t)8 << 30;
 
 /* --- units on the ranks -------------------------------------------------------------------------- */
 
@@ -138,10 +142,16 @@ static int open_training_data(struct run *r, struct error *e) {
 
 static int reading_task(void *arg, struct error *e) {
     struct run *r = arg;
+    char cache[4200];
+    struct timespec begin;
+    clock_gettime(CLOCK_REALTIME_COARSE, &begin);
     int err = open_training_data(r, e);
     if (!err && r->spec.eval_data)
         err = open_data(r, r->spec.eval_data, &(struct data_want){0}, &r->eval_data, e);
-    return err;
+    if (err) return err;
+    snprintf(cache, sizeof cache, "%s/cache", r->options->state_dir);
+    cache_trim(cache, cache_bytes, begin);
+    return 0;
 }
 
 static void plan_views(struct run *r) {

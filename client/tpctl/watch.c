@@ -65,6 +65,9 @@ void job_put_line(const struct tool *tool, const json_t *job) {
     if (*result) fputs(": ", stdout);
     put_text(tool, result, strlen(result));
     putchar('\n');
+    const char *verdict = text(job, "verdict");
+    put_text(tool, verdict, strlen(verdict));
+    if (*verdict) putchar('\n');
 }
 
 int job_outcome(const struct tool *tool, const json_t *job) {
