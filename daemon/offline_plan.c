@@ -272,9 +272,7 @@ static void print_ranks(json_t *ranks) {
 static void print_verdict(const json_t *report) {
     char a[32], b[32], c[32];
     double needed = number(report, "needed_bytes"), memory = number(report, "memory");
-    if (number(report, "host_bytes") > 0)
-        printf("host memory for checkpoints: %s, shared by the ranks\n",
-               bytes_text(number(report, "host_bytes"), a));
+    printf("host memory beside: %s, for all ranks\n", bytes_text(number(report, "host_bytes"), a));
     bytes_text(needed, a);
     bytes_text(memory, b);
     if (needed <= memory)

@@ -283,9 +283,16 @@ static json_t *train_json(const struct planner *p) {
                      "checkpointed_layers", (int)again, "layers", (int)layers);
 }
 
+/* The engine's copy of a step's logits, and what a job's checkpoints pass through. */
+static size_t host_bytes(const struct planner *p) {
+    size_t vocab = (size_t)model_config(p->model)->vocab;
+    size_t logits = (size_t)p->question.serving.max_out * vocab * sizeof(float);
+    return logits + (p->trains ? job_host_bytes(&p->trainee) : 0);
+}
+
 static json_t *report_json(const struct planner *p) {
     const struct model_config *c = model_config(p->model);
-    size_t host = p->trains ? job_host_bytes(&p->trainee) : 0;
+    size_t host = host_bytes(p);
     size_t needed = peak_of(p) + host / (size_t)p->split.n;
     json_t *path = json_string(model_path(p->model)); /* NULL when it is not UTF-8 */
     json_t *out = json_pack(

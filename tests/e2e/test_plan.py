@@ -1,11 +1,13 @@
 """`tpd plan` and the method: what they answer, how they end, and that a process takes what was planned."""
 import json
+import shutil
+import struct
 import subprocess
 
 import pytest
 
 import schema
-from daemon import BUILD, ROOT, TINY, RpcError
+from daemon import BUILD, ROOT, TINY, Daemon, RpcError
 
 LARGE = ROOT / "bench/configs/granite-8b-code-base-128k.json"
 DEVICE = ["--memory", "80GiB", "--bandwidth", "2T", "--flops", "312T"]
@@ -132,3 +134,94 @@ def test_tpctl_and_python_ask_the_daemon(tpd):
     run = subprocess.run([BUILD / "tpctl", "--socket", tpd.socket, "--json", "plan", "--batch", "3"],
                          capture_output=True, text=True, timeout=60)
     schema.check("plan", json.loads(run.stdout))
+
+
+# --- the whole process ------------------------------------------------------------------------------
+
+SHAPES = {"q_proj": (512, 512), "k_proj": (256, 512), "v_proj": (256, 512), "o_proj": (512, 512),
+          "gate_proj": (1536, 512), "up_proj": (1536, 512), "down_proj": (512, 1536)}
+LAYERS, VOCAB, CTX = 3, 4096, 512
+
+
+def tensor_shapes():
+    yield "model.embed_tokens.weight", (VOCAB, 512)
+    yield "model.norm.weight", (512,)
+    for i in range(LAYERS):
+        for name, shape in SHAPES.items():
+            block = "self_attn" if name[0] in "qkvo" else "mlp"
+            yield f"model.layers.{i}.{block}.{name}.weight", shape
+        yield f"model.layers.{i}.input_layernorm.weight", (512,)
+        yield f"model.layers.{i}.post_attention_layernorm.weight", (512,)
+
+
+@pytest.fixture(scope="module")
+def middling(tmp_path_factory):
+    """A model of 11 million parameters, all zero: large enough for 5 % of it to be seen."""
+    folder = tmp_path_factory.mktemp("middling")
+    config = json.loads((TINY / "config.json").read_text())
+    config.update(hidden_size=512, intermediate_size=1536, num_hidden_layers=LAYERS, head_dim=64,
+                  num_attention_heads=8, num_key_value_heads=4, vocab_size=VOCAB,
+                  max_position_embeddings=CTX, tie_word_embeddings=True, torch_dtype="bfloat16")
+    (folder / "config.json").write_text(json.dumps(config))
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        if (TINY / name).exists():
+            shutil.copy(TINY / name, folder / name)
+    header, end = {}, 0
+    for name, shape in tensor_shapes():
+        begin, end = end, end + 2 * shape[0] * (shape[1] if len(shape) == 2 else 1)
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [begin, end]}
+    head = json.dumps(header).encode()
+    head += b" " * (-len(head) % 8)
+    with open(folder / "model.safetensors", "wb") as out:
+        out.write(struct.pack("<Q", len(head)) + head)
+        out.truncate(8 + len(head) + end)
+    return folder
+
+
+def peak_of(daemon):
+    for line in open(f"/proc/{daemon.process.pid}/status"):
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("no VmHWM")
+
+
+def peak_after(folder, model, tp, ctx, job):
+    """Bytes that a daemon held at most, which has used all its context, and trained."""
+    (folder / "data").mkdir(parents=True)
+    record = json.dumps({"text": "Once upon a time a small boat left the harbour. " * 60})
+    (folder / "data/boat.jsonl").write_text((record + "\n") * 8)
+    daemon = Daemon(folder / "tpd", model, "--tp", tp, "--ctx", ctx, "--slots", 1, "--data-dir",
+                    folder / "data")
+    with daemon.client() as client:
+        client.call("score", prompt=[1], completion=[1] * (ctx - 2))  # the most logits
+        client.call("generate", prompt=[1] * (ctx - 2), max_tokens=1)  # the most rows
+        if job:
+            client.send("finetune.submit", dict(job, data="boat.jsonl", max_steps=2, batch_size=1,
+                                                seq_len=ctx, save_every=0), id="job")
+            ended = client.call("finetune.watch", job=client.result("job")["job"])
+            assert ended["state"] == "done", ended
+    peak = peak_of(daemon)
+    assert daemon.stop() == 0
+    return peak
+
+
+def planned(model, tp, ctx, job):
+    words = [model, "--tp", tp, "--ctx", ctx]
+    for key, value in (job or {}).items():
+        words += ["--set", f"{key}={json.dumps(value)}"]
+    result = report(*words)
+    return sum(rank["total"] for rank in result["ranks"]) + result["host_bytes"]
+
+
+@pytest.mark.parametrize("tp, job", [
+    (1, None),
+    (1, {"method": "full"}),
+    (2, {"method": "full", "grad_checkpointing": True}),
+    (1, {"method": "lora", "grad_checkpointing": True}),
+    (2, {"method": "lora", "lora": {"r": 8}}),
+])
+def test_a_process_takes_what_was_planned(tmp_path, middling, tp, job):
+    tiny = peak_after(tmp_path / "tiny", TINY, tp, 256, job) - planned(TINY, tp, 256, job)
+    expected = tiny + planned(middling, tp, CTX, job)
+    measured = peak_after(tmp_path / "middling", middling, tp, CTX, job)
+    assert abs(measured - expected) < 0.05 * expected, (measured >> 20, int(expected) >> 20)
