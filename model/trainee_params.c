@@ -95,7 +95,7 @@ static int make_adapter(struct trainee *t, int32_t layer, enum matrix m, struct 
              rule->name);
     /* A rank without columns still adds zeros to the sum of dB, so it holds B. */
     if (!(l->a = add_param(t, &a, e)) || !(l->b = add_param(t, &b, e))) return -(int)ERR_MEMORY;
-    return l->cols ? init_a(t, l->a, l->key, e) : 0;
+    return l->cols && !t->ctx->ops->counts_only ? init_a(t, l->a, l->key, e) : 0;
 }
 
 static int make_lora_layer(struct trainee *t, int32_t layer, struct error *e) {
