@@ -35,6 +35,38 @@ static const struct param file_list_params[] = {
     END,
 };
 
+static const struct param job_create_params[] = {
+    {"model", PARAM_STRING, false, 0, 0, NULL},
+    {"training_file", PARAM_STRING, true, 0, 0, NULL},
+    {"validation_file", PARAM_STRING, false, 0, 0, NULL},
+    {"hyperparameters", PARAM_OBJECT, false, 0, 0, NULL},
+    {"method", PARAM_OBJECT, false, 0, 0, NULL},
+    {"suffix", PARAM_STRING, false, 0, 0, NULL},
+    {"seed", PARAM_INT, false, 0, 9007199254740991.0, NULL},
+    {"metadata", PARAM_OBJECT, false, 0, 0, NULL},
+    {"integrations", PARAM_ANY, false, 0, 0, NULL},
+    {"tpd", PARAM_OBJECT, false, 0, 0, NULL},
+    END,
+};
+
+static const struct param job_params[] = {
+    {"job", PARAM_STRING, true, 0, 0, NULL},
+    END,
+};
+
+static const struct param job_list_params[] = {
+    {"limit", PARAM_INT, false, 1, 10000, NULL},
+    {"after", PARAM_STRING, false, 0, 0, NULL},
+    END,
+};
+
+static const struct param job_page_params[] = {
+    {"job", PARAM_STRING, true, 0, 0, NULL},
+    {"limit", PARAM_INT, false, 1, 10000, NULL},
+    {"after", PARAM_STRING, false, 0, 0, NULL},
+    END,
+};
+
 static const struct param tokenize_params[] = {
     {"model", PARAM_STRING, false, 0, 0, NULL},
     {"prompt", PARAM_STRING, true, 0, 0, NULL},
@@ -69,6 +101,22 @@ const struct http_route http_routes[] = {
      {"GET /v1/files/ID/content", handle_openai_file_content, METHOD_WORK, file_params}},
     {"DELETE", "/v1/files/*", "file", false, false,
      {"DELETE /v1/files/ID", handle_openai_file_delete, METHOD_ADMIN | METHOD_WORK, file_params}},
+    {"POST", "/v1/fine_tuning/jobs", NULL, false, false,
+     {"POST /v1/fine_tuning/jobs", handle_openai_job_create, METHOD_ADMIN | METHOD_WORK, job_create_params}},
+    {"GET", "/v1/fine_tuning/jobs", NULL, false, false,
+     {"GET /v1/fine_tuning/jobs", handle_openai_job_list, METHOD_WORK, job_list_params}},
+    {"GET", "/v1/fine_tuning/jobs/*", "job", false, false,
+     {"GET /v1/fine_tuning/jobs/ID", handle_openai_job_get, METHOD_WORK, job_params}},
+    {"GET", "/v1/fine_tuning/jobs/*/events", "job", false, false,
+     {"GET /v1/fine_tuning/jobs/ID/events", handle_openai_job_events, METHOD_ADMIN | METHOD_WORK, job_page_params}},
+    {"GET", "/v1/fine_tuning/jobs/*/checkpoints", "job", false, false,
+     {"GET /v1/fine_tuning/jobs/ID/checkpoints", handle_openai_job_checkpoints, METHOD_WORK, job_page_params}},
+    {"POST", "/v1/fine_tuning/jobs/*/cancel", "job", false, false,
+     {"POST /v1/fine_tuning/jobs/ID/cancel", handle_openai_job_cancel, METHOD_ADMIN | METHOD_WORK, job_params}},
+    {"POST", "/v1/fine_tuning/jobs/*/pause", "job", false, false,
+     {"POST /v1/fine_tuning/jobs/ID/pause", handle_openai_job_pause, METHOD_ADMIN | METHOD_WORK, job_params}},
+    {"POST", "/v1/fine_tuning/jobs/*/resume", "job", false, false,
+     {"POST /v1/fine_tuning/jobs/ID/resume", handle_openai_job_resume, METHOD_ADMIN | METHOD_WORK, job_params}},
     {"POST", "/tokenize", NULL, false, false,
      {"POST /tokenize", handle_http_tokenize, GENERATES, tokenize_params}},
     {"POST", "/detokenize", NULL, false, false,

@@ -13,9 +13,6 @@
 
 enum { LOG_LIMIT = 1000 }; /* events of an answer when the client names no limit */
 
-/* What a method does: the worker pool's thread. */
-typedef int job_work(struct training *t, const json_t *params, json_t **result, struct error *e);
-
 struct job_call {
     job_work *work;
     bool changes; /* the queue: the trainer is told */
@@ -39,7 +36,7 @@ static void afterwards(struct call *call) {
     free(c);
 }
 
-static void start(struct call *call, job_work *work, bool changes) {
+void training_call(struct call *call, job_work *work, bool changes) {
     struct job_call *c = calloc(1, sizeof *c);
     if (!c) {
         struct error e;
@@ -124,7 +121,7 @@ static int enqueue(struct training *t, struct job_spec *spec, json_t **result, s
     return 0;
 }
 
-static int submit(struct training *t, const json_t *params, json_t **result, struct error *e) {
+int training_submit(struct training *t, const json_t *params, json_t **result, struct error *e) {
     struct job_spec spec;
     json_t *none = json_object();
     int rc = job_spec_parse(&spec, params ? params : none, e);
@@ -139,7 +136,7 @@ static int submit(struct training *t, const json_t *params, json_t **result, str
 }
 
 void handle_finetune_submit(struct call *call) {
-    start(call, submit, true);
+    training_call(call, training_submit, true);
 }
 
 /* --- list, get, log --------------------------------------------------------------------------- */
@@ -158,7 +155,7 @@ static int list(struct training *t, const json_t *params, json_t **result, struc
 }
 
 void handle_finetune_list(struct call *call) {
-    start(call, list, false);
+    training_call(call, list, false);
 }
 
 static int get(struct training *t, const json_t *params, json_t **result, struct error *e) {
@@ -171,7 +168,7 @@ static int get(struct training *t, const json_t *params, json_t **result, struct
 }
 
 void handle_finetune_get(struct call *call) {
-    start(call, get, false);
+    training_call(call, get, false);
 }
 
 static int read_log(struct training *t, const json_t *params, json_t **result, struct error *e) {
@@ -196,10 +193,22 @@ static int read_log(struct training *t, const json_t *params, json_t **result, s
 }
 
 void handle_finetune_log(struct call *call) {
-    start(call, read_log, false);
+    training_call(call, read_log, false);
 }
 
 /* --- cancel, pause, resume, delete ------------------------------------------------------------ */
+
+int training_move(struct training *t, int64_t id, enum job_state to, struct error *e) {
+    struct job job;
+    int rc = jobs_get(t->jobs, id, NULL, &job, e);
+    if (rc != 0) return rc;
+    bool stays = to == JOB_QUEUED && job.state != JOB_PAUSED; /* no running one is queued again */
+    if (stays)
+        rc = error_set(e, ERR_CONFLICT, "job %lld is %s, and only a paused one can be resumed",
+                       (long long)id, job_state_name(job.state));
+    job_free_fields(&job);
+    return rc == 0 ? jobs_move(t->jobs, id, to, NULL, NULL, e) : rc;
+}
 
 static int move(struct training *t, const json_t *params, enum job_state to, json_t **result,
                 struct error *e) {
@@ -207,12 +216,8 @@ static int move(struct training *t, const json_t *params, enum job_state to, jso
     int rc = job_named(t->jobs, params, &job, e);
     if (rc != 0) return rc;
     int64_t id = job.id;
-    bool stays = to == JOB_QUEUED && job.state != JOB_PAUSED; /* no running one is queued again */
-    if (stays)
-        rc = error_set(e, ERR_CONFLICT, "job %lld is %s, and only a paused one can be resumed",
-                       (long long)id, job_state_name(job.state));
     job_free_fields(&job);
-    if (rc == 0) rc = jobs_move(t->jobs, id, to, NULL, NULL, e);
+    rc = training_move(t, id, to, e);
     return rc == 0 ? answer_job(t, id, result, e) : rc;
 }
 
@@ -229,15 +234,15 @@ static int resume(struct training *t, const json_t *params, json_t **result, str
 }
 
 void handle_finetune_cancel(struct call *call) {
-    start(call, cancel, true);
+    training_call(call, cancel, true);
 }
 
 void handle_finetune_pause(struct call *call) {
-    start(call, pause_job, true);
+    training_call(call, pause_job, true);
 }
 
 void handle_finetune_resume(struct call *call) {
-    start(call, resume, true);
+    training_call(call, resume, true);
 }
 
 /* The job and its checkpoints; its result stays. */
@@ -260,5 +265,5 @@ static int delete_job(struct training *t, const json_t *params, json_t **result,
 }
 
 void handle_finetune_delete(struct call *call) {
-    start(call, delete_job, true);
+    training_call(call, delete_job, true);
 }

@@ -52,6 +52,15 @@ int job_named(struct jobs *jobs, const json_t *params, struct job *out, struct e
 /* {"cursor", "time", and the event's fields}. */
 json_t *job_event_json(const struct job_event *event);
 
+/* methods_finetune.c, for whoever else speaks of jobs. What a call does on the worker pool; changes: the
+ * trainer is told afterwards. */
+typedef int job_work(struct training *t, const json_t *params, json_t **result, struct error *e);
+void training_call(struct call *call, job_work *work, bool changes);
+/* finetune.submit. Worker pool. */
+int training_submit(struct training *t, const json_t *params, json_t **result, struct error *e);
+/* Cancels, pauses or resumes (JOB_QUEUED). Worker pool. */
+int training_move(struct training *t, int64_t id, enum job_state to, struct error *e);
+
 /* watch.c: something changed; the daemon drains. */
 void watches_look(struct training *training);
 void watches_end(struct training *training);

@@ -424,3 +424,81 @@ def test_a_file_for_another_purpose_or_over_the_limit_is_refused(start):
     assert answer.status == 413 and "max_upload" in answer.error["message"]
     for odd in ("..", "file-", "file-zz", "file-0123/../..", "%2e%2e"):
         assert ask(Connection(http.path), "GET", f"/v1/files/{odd}").status == 404
+
+
+# --- fine-tuning jobs ---
+
+RECORDS = b'{"prompt":"hi","completion":" there you are"}\n' * 40
+SMALL = {"seq_len": 64}  # tiny-chat's context holds no more than 256
+
+
+def ended(http, job):
+    end = time.monotonic() + ANSWER_S
+    while (state := ask(http, "GET", f"/v1/fine_tuning/jobs/{job['id']}").json)["finished_at"] is None:
+        assert time.monotonic() < end, state
+        time.sleep(0.05)
+    return state
+
+
+def test_a_job_from_its_file_to_an_adapter_that_answers(start):
+    http = Connection(start().socket)
+    file = upload(http, RECORDS).json
+    job = ask(http, "POST", "/v1/fine_tuning/jobs", {
+        "model": "tiny-chat", "training_file": file["id"], "suffix": "greet", "seed": 3, "tpd": SMALL,
+        "method": {"type": "supervised", "supervised": {"hyperparameters": {
+            "n_epochs": 4, "batch_size": "auto", "learning_rate_multiplier": 5}}}}).json
+    assert job["object"] == "fine_tuning.job" and job["status"] in ("queued", "running")
+    assert job["training_file"] == file["id"] and job["validation_file"] is None and job["seed"] == 3
+    assert job["hyperparameters"] == {"n_epochs": 4, "batch_size": 8, "learning_rate_multiplier": 5}
+    done = ended(http, job)
+    assert done["status"] == "succeeded" and done["error"] is None and done["trained_tokens"] > 0
+    model = done["fine_tuned_model"]
+    assert model.startswith("ft-greet-")
+    assert model in [m["id"] for m in ask(http, "GET", "/v1/models").json["data"]]
+    tuned = completion(http, prompt="hi", model=model).json["choices"][0]["text"]
+    assert tuned != completion(http, prompt="hi").json["choices"][0]["text"]
+    events = ask(http, "GET", f"/v1/fine_tuning/jobs/{job['id']}/events?limit=3").json
+    assert [e["object"] for e in events["data"]] == ["fine_tuning.job.event"] * 3 and events["has_more"]
+    more = ask(http, "GET", f"/v1/fine_tuning/jobs/{job['id']}/events?limit=1000&after={events['data'][-1]['id']}").json
+    assert not more["has_more"] and any(e["type"] == "metrics" and e["data"]["loss"] > 0 for e in more["data"])
+    assert ask(http, "GET", "/v1/fine_tuning/jobs").json["data"][0]["id"] == job["id"]
+    assert ask(http, "GET", f"/v1/fine_tuning/jobs/{job['id']}/checkpoints").json["data"] == []
+    assert ask(http, "POST", f"/v1/fine_tuning/jobs/{job['id']}/cancel").status == 409
+
+
+def test_a_job_is_paused_resumed_and_cancelled(start):
+    http = Connection(start().socket)
+    file = upload(http, RECORDS).json
+    job = ask(http, "POST", "/v1/fine_tuning/jobs", {"training_file": file["id"], "tpd": {**SMALL, "epochs": 100000}}).json
+    path = f"/v1/fine_tuning/jobs/{job['id']}"
+    assert ask(http, "POST", path + "/pause").json["status"] == "paused"
+    assert ask(http, "POST", path + "/resume").json["status"] in ("queued", "running")
+    assert ask(http, "POST", path + "/cancel").json["status"] == "cancelled"
+    assert ended(http, job)["fine_tuned_model"] is None
+
+
+@pytest.mark.parametrize("body, param", [
+    ({}, "training_file"),
+    ({"training_file": "file-00"}, "training_file"),
+    ({"training_file": "../../etc/passwd"}, "training_file"),
+    ({"model": "gpt-4"}, "model"),
+    ({"suffix": "a/b"}, "suffix"),
+    ({"method": {"type": "dpo"}}, "method.type"),
+    ({"hyperparameters": {"n_epochs": "many"}}, "hyperparameters.n_epochs"),
+    ({"hyperparameters": {"beta": 1}}, "beta"),
+    ({"tpd": {"lora": {"r": 0}}}, "lora.r"),
+])
+def test_a_wrong_job_is_refused_by_name(http, body, param):
+    file = upload(http, RECORDS).json["id"]
+    if body:
+        body = {"training_file": file, **body}
+    answer = ask(http, "POST", "/v1/fine_tuning/jobs", body)
+    assert answer.status in (400, 404) and answer.error["param"] == param
+    assert ask(http, "DELETE", f"/v1/files/{file}").status == 200
+
+
+def test_a_job_that_fails_says_why(start):
+    http = Connection(start().socket)
+    file = upload(http, b'{"prompt":"a","completion":"b"}\n{"prompt":\n').json
+    job = ended(http, ask(http, "POST", "/v1/fine_tuning/jobs", {"training_file": file["id"]}).json)
+    assert job["status"] == "failed" and "line 2" in job["error"]["message"]
