@@ -104,6 +104,22 @@ const struct adapter_entry *adapters_next(const struct server *server, int *slot
     return entry;
 }
 
+char *adapters_path(const struct server *server, const char *name) {
+    struct adapters *all = server->adapters;
+    bool by_default = strcmp(name, "default") == 0;
+    pthread_mutex_lock(&all->mutex);
+    const struct adapter_entry *entry = by_default ? all->by_default : adapters_find(all, name);
+    char *path = entry ? strdup(entry->path) : NULL;
+    pthread_mutex_unlock(&all->mutex);
+    if (entry) return path;
+    if (name[0] == '/') return strdup(name);
+    size_t size = strlen(all->state_dir) + strlen(name) + sizeof "/adapters/";
+    path = malloc(size);
+    if (path)
+        snprintf(path, size, "%s/%s%s", all->state_dir, strchr(name, '/') ? "" : "adapters/", name);
+    return path;
+}
+
 int adapters_choose(struct server *server, const char *name, struct adapter_entry **out,
                     struct error *e) {
     struct adapters *all = server->adapters;

@@ -46,6 +46,9 @@ void adapters_close(struct server *server);
  * 0. The loop's thread. */
 const struct adapter_entry *adapters_next(const struct server *server, int *slot);
 
+/* The directory that a name stands for: that of a loaded adapter, else adapters/NAME in state_dir; with a
+ * slash in it, it is a path (in state_dir, unless absolute). To be freed; NULL without memory. */
+char *adapters_path(const struct server *server, const char *name);
 /* The adapter of a request: `name`, the default when name is NULL or "default", none for "base". *out is
  * NULL for none. ERR_NOT_FOUND, or ERR_CONFLICT while it is not loaded. The caller counts itself in
  * (*out)->users until it is done. */

@@ -124,6 +124,7 @@ void command_line_help(void) {
     printf("usage: tpd --model PATH [--tp N] [flags]      run the daemon\n"
            "       tpd inspect PATH [--json]              check a model file, show what it holds\n"
            "       tpd plan PATH [--tp N] [--ctx N] …     what it takes of each rank to serve or train it\n"
+           "       tpd merge MODEL ADAPTER OUT [--json]   write a model and its adapter as one model\n"
            "       tpd tokenize PATH [--special]          JSON lines of text to token ids\n"
            "       tpd detokenize PATH [--stream]         JSON lines of token ids to text\n"
            "       tpd --help | --version\n\n"

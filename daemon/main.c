@@ -1,6 +1,7 @@
 /* tpd: the daemon, and the offline commands. */
 #include "base/log.h"
 #include "daemon/command_line.h"
+#include "daemon/merge.h"
 #include "daemon/offline_inspect.h"
 #include "daemon/offline_plan.h"
 #include "daemon/offline_text.h"
@@ -57,6 +58,7 @@ int main(int argc, char **argv) {
     const char *command = argc > 1 ? argv[1] : "";
     if (strcmp(command, "inspect") == 0) return offline_inspect(argc - 2, argv + 2);
     if (strcmp(command, "plan") == 0) return offline_plan(argc - 2, argv + 2);
+    if (strcmp(command, "merge") == 0) return offline_merge(argc - 2, argv + 2);
     if (strcmp(command, "tokenize") == 0) return offline_tokenize(argc - 2, argv + 2);
     if (strcmp(command, "detokenize") == 0) return offline_detokenize(argc - 2, argv + 2);
     return run_daemon(argc, argv);

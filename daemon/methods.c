@@ -92,6 +92,12 @@ static const struct param adapter_rollback_params[] = {
     END,
 };
 
+static const struct param merge_params[] = {
+    {"adapter", PARAM_STRING, true, 0, 0, NULL},
+    {"out", PARAM_STRING, true, 0, 0, NULL},
+    END,
+};
+
 static const struct param adapter_params[] = {
     {"name", PARAM_STRING, true, 0, 0, NULL},
     END,
@@ -122,6 +128,7 @@ const struct method methods[] = {
     {"tokenize", handle_tokenize, METHOD_NEEDS_MODEL | METHOD_WORK, tokenize_params},
     {"detokenize", handle_detokenize, METHOD_NEEDS_MODEL | METHOD_WORK, detokenize_params},
     {"model.info", handle_model_info, METHOD_NEEDS_MODEL, no_params},
+    {"model.merge", handle_model_merge, METHOD_ADMIN | METHOD_NEEDS_MODEL | METHOD_WORK, merge_params},
     {"finetune.submit", handle_finetune_submit, METHOD_ADMIN | METHOD_WORK, NULL},
     {"finetune.list", handle_finetune_list, METHOD_WORK, no_params},
     {"finetune.get", handle_finetune_get, METHOD_WORK, job_params},

@@ -33,6 +33,8 @@ void handle_model_info(struct call *call);
 void handle_metrics(struct call *call);
 void handle_cancel(struct call *call);
 void handle_shutdown(struct call *call);
+/* merge.c */
+void handle_model_merge(struct call *call);
 /* methods_text.c */
 void handle_tokenize(struct call *call);
 void handle_detokenize(struct call *call);

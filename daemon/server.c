@@ -59,7 +59,10 @@ static void cancel_everything(struct server *server) {
     while (server->parked) call_cancel(server->parked);
     if (server->engine) engine_stop(server->engine, false);
     for (struct conn *conn = server->conns; conn; conn = conn->next)
-        for (struct call *call = conn->calls; call; call = call->next) call->cancelled = true;
+        for (struct call *call = conn->calls, *next; call; call = next) {
+            next = call->next;
+            call_cancel(call);
+        }
 }
 
 static void on_idle_end(uv_timer_t *timer) {

@@ -43,32 +43,47 @@ static char *make_header(const struct safetensors_entry *entries, size_t n, size
     return padded;
 }
 
+static void forget_entries(struct safetensors_writer *w) {
+    free(w->types);
+    free(w->elements);
+}
+
 int safetensors_writer_open(struct safetensors_writer *w, const char *path,
                             const struct safetensors_entry *entries, size_t n, struct error *e) {
     *w = (struct safetensors_writer){.file = {.fd = -1}, .n = n};
     size_t size = 0;
     char *header = make_header(entries, n, &size);
     w->types = malloc((n ? n : 1) * sizeof *w->types);
-    if (!header || !w->types) {
+    w->elements = malloc((n ? n : 1) * sizeof *w->elements);
+    if (!header || !w->types || !w->elements) {
         free(header);
-        free(w->types);
+        forget_entries(w);
         return error_set(e, ERR_MEMORY, "%s: no memory to write its header", path);
     }
-    for (size_t i = 0; i < n; i++) w->types[i] = entries[i].type;
+    for (size_t i = 0; i < n; i++) {
+        w->types[i] = entries[i].type;
+        w->elements[i] = (size_t)entries[i].dims[0];
+        if (entries[i].n_dims == 2) w->elements[i] *= (size_t)entries[i].dims[1];
+    }
     int err = file_writer_open(&w->file, path, e);
     if (!err) {
         uint8_t length[8];
         for (int i = 0; i < 8; i++) length[i] = (uint8_t)((uint64_t)size >> 8 * i);
         file_writer_add(&w->file, length, sizeof length);
         file_writer_add(&w->file, header, size);
-    } else free(w->types);
+    } else forget_entries(w);
     free(header);
     return err;
 }
 
 void safetensors_writer_add(struct safetensors_writer *w, const float *values, size_t n) {
-    assert(w->next < w->n);
-    enum dtype type = w->types[w->next++];
+    assert(w->next < w->n && n <= w->elements[w->next] - w->at);
+    enum dtype type = w->types[w->next];
+    w->at += n;
+    if (w->at == w->elements[w->next]) {
+        w->next++;
+        w->at = 0;
+    }
     if (type == DTYPE_F32) {
         file_writer_add(&w->file, values, n * sizeof *values);
         return;
@@ -84,11 +99,11 @@ void safetensors_writer_add(struct safetensors_writer *w, const float *values, s
 
 int safetensors_writer_commit(struct safetensors_writer *w, struct error *e) {
     assert(w->next == w->n);
-    free(w->types);
+    forget_entries(w);
     return file_writer_commit(&w->file, e);
 }
 
 void safetensors_writer_abandon(struct safetensors_writer *w) {
-    free(w->types);
+    forget_entries(w);
     file_writer_abandon(&w->file);
 }

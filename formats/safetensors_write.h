@@ -16,12 +16,15 @@ struct safetensors_entry {
 struct safetensors_writer {
     struct file_writer file;
     enum dtype *types;
-    size_t n, next;
+    size_t *elements; /* of each entry */
+    size_t n, next;   /* the entry that is being written */
+    size_t at;        /* elements of it so far */
 };
 
 int safetensors_writer_open(struct safetensors_writer *w, const char *path,
                             const struct safetensors_entry *entries, size_t n, struct error *e);
-/* The next entry's values, all of them. */
+/* The next n values, in the order of the entries; a tensor may come in pieces, no piece has parts of two.
+ */
 void safetensors_writer_add(struct safetensors_writer *w, const float *values, size_t n);
 int safetensors_writer_commit(struct safetensors_writer *w, struct error *e);
 void safetensors_writer_abandon(struct safetensors_writer *w);

@@ -2,6 +2,7 @@
 
 #include "base/file.h"
 #include "formats/safetensors_write.h"
+#include "model/hf_dir.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -70,43 +71,16 @@ static int write_adapter(const char *dir, const struct job_spec *spec, const str
     return err ? err : write_values(dir, "adapter_model.safetensors", t, false, DTYPE_F32, e);
 }
 
-/* config.json and the tokenizer come along as they are; a GGUF base has none to copy. */
-static int copy_companions(const char *dir, const char *base, struct error *e) {
-    static const char *const names[] = {"config.json", "generation_config.json", "tokenizer.json",
-                                        "tokenizer_config.json", "special_tokens_map.json",
-                                        "added_tokens.json", "chat_template.jinja",
-                                        "chat_template.json"};
-    if (!path_is_dir(base))
-        return error_set(e, ERR_CONFIG,
-                         "full fine-tuning writes a Hugging Face directory and needs a base that is "
-                         "one: %s is a GGUF file",
-                         base);
-    int err = 0;
-    for (size_t i = 0; i < sizeof names / sizeof *names && !err; i++) {
-        char *from = path_join(base, names[i]), *text;
-        size_t size;
-        if (!from) return error_set(e, ERR_MEMORY, "no memory to copy %s", names[i]);
-        if (path_exists(from)) {
-            err = file_read(from, 64 << 20, &text, &size, e);
-            if (!err) {
-                err = write_text(dir, names[i], text, size, e);
-                free(text);
-            }
-        }
-        free(from);
-    }
-    return err;
-}
-
 static int write_files(const char *dir, const struct job_spec *spec, const struct model *base,
                        const struct host_tensors *t, struct error *e) {
+    struct hf_companions companions;
     int err = dir_remove(dir, e);
     if (!err) err = dir_make(dir, e);
     if (!err && spec->method == TRAIN_LORA) err = write_adapter(dir, spec, base, t, e);
     if (!err && spec->method == TRAIN_FULL) {
         enum dtype type = model_dtype(base);
         if (type != DTYPE_F16 && type != DTYPE_BF16) type = DTYPE_F32;
-        err = copy_companions(dir, model_path(base), e);
+        err = hf_companions_write(&companions, dir, base, type, e);
         if (!err) err = write_values(dir, "model.safetensors", t, true, type, e);
     }
     return err ? err : dir_sync(dir, e);

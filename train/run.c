@@ -2,6 +2,7 @@
 #include "train/run.h"
 
 #include "base/file.h"
+#include "model/hf_dir.h"
 #include "train/cache.h"
 
 #include <math.h>
@@ -286,7 +287,8 @@ static int setup(struct run *r, struct ranks *ranks, struct error *e) {
     struct dataset_report report;
     dataset_report(r->data, &report);
     if (report.examples == 0) return end_without_news(r, &report);
-    int err = plan_steps(r, e);
+    int err = r->spec.method == TRAIN_FULL ? hf_companions_check(r->options->model, e) : 0;
+    if (!err) err = plan_steps(r, e);
     if (!err) err = run_make_trainees(r, ranks, e);
     if (!err) err = host_tensors_new(&r->host, r->on_rank[0], true, e);
     if (err) return err;

@@ -385,6 +385,10 @@ class Client:
         """What is loaded: architecture, shapes, dtype, bytes a rank."""
         return self.call("model.info")
 
+    def model_merge(self, adapter: str, out: str) -> Result:
+        """Writes the model and an adapter as one model, the Hugging Face directory `out` under state_dir."""
+        return self.call("model.merge", adapter=adapter, out=out)
+
     def plan(self, path: Optional[str] = None, **question: Any) -> Result:
         """What each rank holds and does when a model is served, and trained: bytes by kind, whether
         it fits, the cost of a step.

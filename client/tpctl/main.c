@@ -62,6 +62,11 @@ const struct command commands[] = {
     {"status", "", "Show the model, its devices, and how busy they are", NULL, NULL, cmd_status},
     {"model info", "", "Show what is loaded: architecture, shapes, bytes", NULL, NULL,
      cmd_model_info},
+    {"model merge", "ADAPTER OUT", "Write the model and an adapter as one model that needs no adapter",
+     "ADAPTER is the name of one, or its directory. OUT, under the daemon's state_dir, must not exist;\n"
+     "it becomes a Hugging Face directory: safetensors in the model's own type (quantised: bf16), its\n"
+     "configuration and tokenizer. 'tpd merge MODEL ADAPTER OUT' does it without a daemon.",
+     NULL, cmd_model_merge},
     {"plan", "[MODEL]", "Tell what it takes of each rank to serve a model, and to train it",
      "MODEL is a directory, a .gguf file or a config.json; without it, the model that is loaded.\n"
      "Weights are not read: the daemon runs its own code on a device that only counts.",

@@ -168,6 +168,7 @@ int cmd_detokenize(struct tool *tool, const struct args *args);
 int cmd_plan(struct tool *tool, const struct args *args);
 int cmd_status(struct tool *tool, const struct args *args);
 int cmd_model_info(struct tool *tool, const struct args *args);
+int cmd_model_merge(struct tool *tool, const struct args *args);
 int cmd_metrics(struct tool *tool, const struct args *args);
 int cmd_ping(struct tool *tool, const struct args *args);
 int cmd_shutdown(struct tool *tool, const struct args *args);

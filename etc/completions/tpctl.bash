@@ -25,7 +25,11 @@ _tpctl() {
     if [[ -z $command || $command == help ]] && [[ $current != -* ]]; then
         COMPREPLY=($(compgen -W "$(_tpctl_commands)" -- "$current"))
     elif [[ $command == model && $current != -* ]]; then
-        COMPREPLY=($(compgen -W "info" -- "$current"))
+        if ((COMP_CWORD == i + 1)); then
+            COMPREPLY=($(compgen -W "info merge" -- "$current"))
+        elif [[ $previous == merge ]]; then
+            COMPREPLY=($(compgen -W "$(tpctl adapters --plain 2>/dev/null | cut -f2)" -- "$current"))
+        fi
     elif [[ $command == jobs && $current != -* ]]; then
         if ((COMP_CWORD == i + 1)); then
             COMPREPLY=($(compgen -W "list show log watch plot cancel pause resume rm" -- "$current"))
@@ -36,7 +40,7 @@ _tpctl() {
     elif [[ ($command == finetune || $command == plan) && $current != -* ]]; then
         COMPREPLY=($(compgen -f -- "$current"))
     elif [[ $current == -* ]]; then
-        [[ $command == model ]] && command="model info"
+        [[ $command == model ]] && command="model ${COMP_WORDS[i + 1]}"
         [[ $command == jobs ]] && command="jobs ${COMP_WORDS[i + 1]}"
         # shellcheck disable=SC2086
         COMPREPLY=($(compgen -W "$(tpctl help $command 2>/dev/null |
