@@ -16,6 +16,9 @@
 const struct config_key config_keys[] = {
     {"model", CONFIG_TEXT, AT(model), "", 0, 0, NULL,
      "the model: a Hugging Face directory or a .gguf file"},
+    {"init", CONFIG_INT, AT(init), "-1", -1, INT64_MAX, NULL,
+     "begin a model: its directory has config.json and a tokenizer but no weights, which are drawn "
+     "from this seed; -1 = the weights are there"},
     {"tp", CONFIG_INT, AT(tp), "1", 1, 64, NULL,
      "how many ranks the model is split over (tensor parallelism)"},
     {"device", CONFIG_TEXT, AT(device), "auto", 0, 0, NULL,

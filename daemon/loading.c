@@ -35,7 +35,10 @@ static void open_files(uv_work_t *work) {
     struct loading *l = work->data;
     const char *path = l->server->config->model;
     int64_t start = clock_ns();
-    if (model_open(&l->model, path, &l->error) != 0) return;
+    int64_t seed = l->server->config->init;
+    int rc = seed < 0 ? model_open(&l->model, path, &l->error)
+                      : model_open_new(&l->model, path, (uint64_t)seed, &l->error);
+    if (rc != 0) return;
     l->model_ms = ms_since(start);
     start = clock_ns();
     if (tokenizer_open(&l->tokenizer, path, &l->error) != 0) return;
@@ -145,6 +148,9 @@ static void say_model(const struct loading *l) {
              model_path(model), arch_name(c->arch), dtype_info(model_dtype(model))->name,
              (double)model_weight_bytes(model) / 1e6, c->n_layers, c->hidden, c->n_heads,
              c->n_kv_heads, c->vocab);
+    if (l->server->config->init >= 0)
+        log_info("its weights are new, drawn from seed %lld: a full fine-tune job trains them",
+                 (long long)l->server->config->init);
     log_info("opened model in %.0f ms, tokenizer in %.0f ms", l->model_ms, l->tokenizer_ms);
 }
 

@@ -13,10 +13,12 @@
 struct store {
     struct gguf *gguf; /* or: */
     size_t n_files;
-    struct safetensors *files;
+    struct safetensors *files; /* or: */
+    uint8_t *made;             /* what store_make filled */
+    char *made_path;
 
     size_t n_tensors;
-    struct store_tensor *tensors; /* of a GGUF file, their names are owned */
+    struct store_tensor *tensors; /* but for safetensors, their names are owned */
     struct name_index index;
 };
 
@@ -159,10 +161,70 @@ int store_open(struct store **out, const char *path, struct error *e) {
     return 0;
 }
 
+/* --- made in memory ----------------------------------------------------------------------------- */
+
+enum { MADE_ALIGN = 64 };
+
+/* Copies the entries, each at its offset in `made`; *total becomes what they need. */
+static int lay_out(struct store *store, const struct store_tensor *entries, size_t n, size_t *total,
+                   struct error *e) {
+    *total = 0;
+    for (size_t i = 0; i < n; i++) {
+        struct store_tensor t = entries[i];
+        size_t elements = 1;
+        bool fits = true;
+        for (int d = 0; d < t.n_dims; d++)
+            fits &= !__builtin_mul_overflow(elements, (size_t)t.dims[d], &elements);
+        fits &= !__builtin_mul_overflow(elements, dtype_row_bytes((enum dtype)t.type, 1), &t.bytes);
+        fits &= t.bytes < SIZE_MAX / 2 - *total;
+        if (!fits)
+            return error_set(e, ERR_MEMORY, "%s: %s is larger than memory can be", store->made_path,
+                             t.name);
+        t.name = strdup(t.name);
+        if (!t.name) return no_memory(store->made_path, e);
+        t.file = store->made_path;
+        t.type_name = dtype_info((enum dtype)t.type)->name;
+        t.data = NULL;
+        *total += (t.bytes + MADE_ALIGN - 1) / MADE_ALIGN * MADE_ALIGN;
+        add(store, &t);
+    }
+    return 0;
+}
+
+int store_make(struct store **out, const char *path, const struct store_tensor *entries, size_t n,
+               void (*fill)(void *user, const struct store_tensor *t, uint8_t *data), void *user,
+               struct error *e) {
+    struct store *store = calloc(1, sizeof *store);
+    if (!store || !(store->made_path = strdup(path))) {
+        free(store);
+        return no_memory(path, e);
+    }
+    size_t total;
+    int err = make_room(store, n, path, e);
+    if (!err) err = lay_out(store, entries, n, &total, e);
+    if (!err && !(store->made = calloc(1, total)))
+        err = error_set(e, ERR_MEMORY, "%s: no memory for weights of %zu bytes", path, total);
+    if (err) {
+        store_close(store);
+        return err;
+    }
+    uint8_t *at = store->made;
+    for (size_t i = 0; i < n; i++) {
+        struct store_tensor *t = &store->tensors[i];
+        t->data = at;
+        fill(user, t, at);
+        at += (t->bytes + MADE_ALIGN - 1) / MADE_ALIGN * MADE_ALIGN;
+    }
+    *out = store;
+    return 0;
+}
+
 void store_close(struct store *store) {
     if (!store) return;
-    if (store->gguf)
+    if (store->gguf || store->made_path)
         for (size_t i = 0; i < store->n_tensors; i++) free((char *)store->tensors[i].name);
+    free(store->made);
+    free(store->made_path);
     gguf_close(store->gguf);
     for (size_t i = 0; i < store->n_files; i++) safetensors_close(&store->files[i]);
     free(store->files);
@@ -186,7 +248,7 @@ const struct gguf *store_gguf(const struct store *store) {
     return store->gguf;
 }
 const char *store_format(const struct store *store) {
-    return store->gguf ? "gguf" : "safetensors";
+    return store->gguf ? "gguf" : store->made_path ? "memory" : "safetensors";
 }
 size_t store_file_count(const struct store *store) {
     return store->gguf ? 1 : store->n_files;

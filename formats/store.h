@@ -31,12 +31,17 @@ struct store_tensor {
 struct store;
 
 int store_open(struct store **out, const char *path, struct error *e);
+/* Tensors in memory of the store's own: name, type, n_dims and dims of the entries say which; fill is
+ * called for each in turn, with its place (zeroed) to write to. path names them in messages. */
+int store_make(struct store **out, const char *path, const struct store_tensor *entries, size_t n,
+               void (*fill)(void *user, const struct store_tensor *t, uint8_t *data), void *user,
+               struct error *e);
 void store_close(struct store *store);
 /* NULL when there is none. */
 const struct store_tensor *store_find(const struct store *store, const char *name);
 size_t store_count(const struct store *store);
 const struct store_tensor *store_at(const struct store *store, size_t i);
-/* "gguf" or "safetensors"; and how many files hold it. */
+/* "gguf", "safetensors", or "memory" (store_make); and how many files hold it. */
 const char *store_format(const struct store *store);
 size_t store_file_count(const struct store *store);
 /* The GGUF file behind the store, or NULL. */

@@ -104,5 +104,6 @@ int store_dir_explain(const char *dir, struct error *e) {
             "convert it to safetensors",
             pickle);
     return error_bad_file(e, dir, "file", "model.safetensors",
-                          "holds neither model.safetensors nor model.safetensors.index.json");
+                          "holds neither model.safetensors nor model.safetensors.index.json: fetch "
+                          "the weights, or begin with new ones (tpd --init SEED)");
 }

@@ -3,7 +3,7 @@
 
 #include "base/file.h"
 #include "formats/gguf.h"
-#include "model/tensors.h"
+#include "model/draw.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -110,7 +110,30 @@ int model_find_tensors(struct model *m, struct error *e) {
     return err || m->outline ? err : check_unused(m, e);
 }
 
-static int read_hf_config(struct model *m, const char *path, struct error *e) {
+static bool has_weights(const char *dir) {
+    static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
+    bool found = false;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char *path = path_join(dir, names[i]);
+        found |= path && path_exists(path);
+        free(path);
+    }
+    return found;
+}
+
+/* The tensors of a directory: those that are there, or with a seed new ones. */
+static int open_store(struct model *m, const json_t *config, const char *config_path,
+                      const uint64_t *seed, struct error *e) {
+    if (!seed) return store_open(&m->store, m->path, e);
+    if (has_weights(m->path))
+        return error_set(e, ERR_CONFIG,
+                         "%s has weights (model.safetensors): init draws new ones for a directory "
+                         "without; leave init out to use those that are there",
+                         m->path);
+    return draw_weights(&m->store, config, config_path, *seed, e);
+}
+
+static int open_dir(struct model *m, const char *path, const uint64_t *seed, struct error *e) {
     char *config_path = path_join(path, "config.json");
     char *generation_path = path_join(path, "generation_config.json");
     json_t *config = NULL, *generation = NULL;
@@ -125,7 +148,10 @@ static int read_hf_config(struct model *m, const char *path, struct error *e) {
     if (!err && path_exists(generation_path) &&
         !(generation = json_read_file(generation_path, CONFIG_MAX_BYTES, e)))
         err = -(int)ERR_BAD_FILE;
+    /* The configuration first: an architecture that we do not have is said before a shard that is
+     * not there. */
     if (!err) err = config_from_hf(&m->config, config, generation, config_path, e);
+    if (!err) err = open_store(m, config, config_path, seed, e);
     json_decref(config);
     json_decref(generation);
     free(config_path);
@@ -133,7 +159,22 @@ static int read_hf_config(struct model *m, const char *path, struct error *e) {
     return err;
 }
 
-int model_open(struct model **out, const char *path, struct error *e) {
+static int open_gguf(struct model *m, const char *path, const uint64_t *seed, struct error *e) {
+    if (seed)
+        return error_set(e, ERR_CONFIG,
+                         "%s is a file of weights: init draws new ones for a directory that has "
+                         "config.json and a tokenizer",
+                         path);
+    int err = store_open(&m->store, path, e);
+    if (err) return err;
+    const struct gguf *gguf = store_gguf(m->store);
+    return gguf ? config_from_gguf(&m->config, gguf, e)
+                : error_bad_file(e, path, NULL, NULL,
+                                 "is a lone .safetensors file: give the directory that also has its "
+                                 "config.json");
+}
+
+static int open_model(struct model **out, const char *path, const uint64_t *seed, struct error *e) {
     struct model *m = calloc(1, sizeof *m);
     if (!m || !(m->path = strdup(path))) {
         free(m);
@@ -145,18 +186,7 @@ int model_open(struct model **out, const char *path, struct error *e) {
                         "%s: no such model: give a Hugging Face directory or a .gguf file", path);
         error_note(e, "path", path);
     }
-    bool directory = path_is_dir(path);
-    /* The configuration first: an architecture that we do not have is said before a shard that is
-     * not there. */
-    if (!err && directory) err = read_hf_config(m, path, e);
-    if (!err) err = store_open(&m->store, path, e);
-    if (!err && !directory) {
-        const struct gguf *gguf = store_gguf(m->store);
-        err = gguf ? config_from_gguf(&m->config, gguf, e)
-                   : error_bad_file(e, path, NULL, NULL,
-                                    "is a lone .safetensors file: give the directory that also "
-                                    "has its config.json");
-    }
+    if (!err) err = path_is_dir(path) ? open_dir(m, path, seed, e) : open_gguf(m, path, seed, e);
     if (!err) err = model_find_tensors(m, e);
     if (err) {
         model_free(m);
@@ -164,6 +194,14 @@ int model_open(struct model **out, const char *path, struct error *e) {
     }
     *out = m;
     return 0;
+}
+
+int model_open(struct model **out, const char *path, struct error *e) {
+    return open_model(out, path, NULL, e);
+}
+
+int model_open_new(struct model **out, const char *path, uint64_t seed, struct error *e) {
+    return open_model(out, path, &seed, e);
 }
 
 void model_free(struct model *m) {

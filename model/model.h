@@ -16,6 +16,9 @@ struct model;
 /* path: a Hugging Face directory or a .gguf file. Checks that every tensor the architecture needs is
  * there with the right shape and a type we compute with. */
 int model_open(struct model **out, const char *path, struct error *e);
+/* The same for a directory that has config.json but no weights yet: they are drawn from the seed, as
+ * transformers begins a model of that class, and live in memory. ERR_CONFIG where there are weights. */
+int model_open_new(struct model **out, const char *path, uint64_t seed, struct error *e);
 void model_free(struct model *model);
 /* A model's shapes alone, as config.json says them, for what counts and never computes (struct kernels,
  * counts_only): model_store is NULL. config: the parsed config.json; path is for messages. type: of all
