@@ -147,6 +147,7 @@ static int reading_task(void *arg, struct error *e) {
     struct timespec begin;
     clock_gettime(CLOCK_REALTIME_COARSE, &begin);
     int err = open_training_data(r, e);
+    start_open(r);
     if (!err && r->spec.eval_data)
         err = open_data(r, r->spec.eval_data, &(struct data_want){0}, &r->eval_data, e);
     if (err) return err;
@@ -179,6 +180,10 @@ static int open_epoch(struct run *r, int64_t number, struct error *e) {
 
 static bool has_eval(const struct run *r) { return r->eval && dataset_epoch_batches(r->eval) > 0; }
 
+static bool cannot_judge(const struct run *r) {
+    return r->spec.activate_as && r->spec.activate_if_better && !has_eval(r);
+}
+
 static int plan_steps(struct run *r, struct error *e) {
     plan_views(r);
     int err = open_epoch(r, 0, e);
@@ -189,7 +194,7 @@ static int plan_steps(struct run *r, struct error *e) {
     if (batches == 0)
         return error_set(e, ERR_PARAMS, "the data has no example left to train on: all are in the "
                          "eval part (eval_fraction)");
-    if (r->spec.activate_as && r->spec.activate_if_better && !has_eval(r))
+    if (cannot_judge(r) && !r->spec.since_last)
         return error_set(e, ERR_PARAMS, "the data has too few examples to hold one out for judging: "
                          "give eval_data, or activate always");
     double steps = ceil((double)batches / (double)r->sizes.micro_per_step) * r->spec.epochs;
@@ -206,10 +211,10 @@ static void tell_data(struct run *r, const struct dataset_report *d) {
     if (d->rewritten)
         tell_note(r, "the data no longer begins with what was learnt before (it was rotated or "
                      "rewritten): all of it is learnt");
-    run_tell(r, json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "event", "data",
-                      "form", d->form, "examples", (json_int_t)d->examples, "skipped",
-                      (json_int_t)d->skipped, "cut", (json_int_t)d->cut, "tokens",
-                      (json_int_t)d->tokens, "trained_tokens", (json_int_t)d->trained_tokens,
+    run_tell(r, json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "event",
+                      "data", "form", d->form, "examples", (json_int_t)d->examples, "skipped",
+                      (json_int_t)d->skipped, "cut", (json_int_t)d->cut, "untrained",
+                      (json_int_t)d->untrained, "tokens", (json_int_t)d->tokens, "trained_tokens", (json_int_t)d->trained_tokens,
                       "steps", (json_int_t)r->steps, "eval_batches",
                       (json_int_t)(r->eval ? dataset_epoch_batches(r->eval) : 0), "from_byte",
                       (json_int_t)d->part.from, "to_byte", (json_int_t)d->part.to));
@@ -221,6 +226,21 @@ static int end_without_news(struct run *r, const struct dataset_report *d) {
                                             : "nothing is new in the data");
     judge_nothing(r);
     return 0;
+}
+
+static void gather(struct run *r, enum gather_for why) {
+    r->gather_for = why;
+    r->phase = RUN_GATHER;
+    r->index = 0;
+}
+
+/* One new record cannot be held out and learnt: it waits for more. */
+static int leave_for_later(struct run *r, struct error *e) {
+    tell_note(r, "what is new is too little to hold something out for judging: it is left for the next "
+                 "time");
+    r->part = (struct data_part){0};
+    judge_nothing(r);
+    return jobs_set_part(r->options->jobs, r->id, &r->part, e);
 }
 
 /* --- starting ------------------------------------------------------------------------------------- */
@@ -283,27 +303,34 @@ static int restore(struct run *r, struct ranks *ranks, struct error *e) {
     return err;
 }
 
+/* From the newest checkpoint, or from the beginning: *save when that is to become a checkpoint, for it
+ * could not be found again. */
+static int find_place(struct run *r, struct ranks *ranks, bool *save, struct error *e) {
+    int err = r->spec.resume ? restore(r, ranks, e) : dir_remove(r->dir, e);
+    *save = false;
+    if (r->spec.resume && !err)
+        run_tell(r, json_pack("{s:s, s:I}", "event", "resume", "step", (json_int_t)r->position.step));
+    else if (!err || err == -(int)ERR_NOT_FOUND) err = start_put(r, ranks, save, e);
+    return err ? err : dir_make(r->dir, e);
+}
+
 static int setup(struct run *r, struct ranks *ranks, struct error *e) {
     struct dataset_report report;
+    bool save;
     dataset_report(r->data, &report);
     if (report.examples == 0) return end_without_news(r, &report);
     int err = r->spec.method == TRAIN_FULL ? hf_companions_check(r->options->model, e) : 0;
     if (!err) err = plan_steps(r, e);
+    if (!err && cannot_judge(r)) return leave_for_later(r, e);
     if (!err) err = run_make_trainees(r, ranks, e);
     if (!err) err = host_tensors_new(&r->host, r->on_rank[0], true, e);
     if (err) return err;
     tell_data(r, &report);
-    if (r->spec.resume) {
-        err = restore(r, ranks, e);
-        if (err == -(int)ERR_NOT_FOUND) err = 0; /* a new job */
-        else if (!err)
-            run_tell(r, json_pack("{s:s, s:I}", "event", "resume", "step",
-                              (json_int_t)r->position.step));
-    } else err = dir_remove(r->dir, e);
-    if (!err) err = dir_make(r->dir, e);
-    r->saved_step = r->position.step;
+    err = find_place(r, ranks, &save, e);
+    r->saved_step = save ? -1 : r->position.step;
     tell_progress(r);
     r->phase = r->position.step >= r->steps ? RUN_STEP_END : RUN_STEP_BEGIN;
+    if (save) gather(r, GATHER_CHECKPOINT);
     return err;
 }
 
@@ -432,12 +459,6 @@ static int update(struct run *r, struct ranks *ranks, struct error *e) {
 }
 
 static bool due(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
-
-static void gather(struct run *r, enum gather_for why) {
-    r->gather_for = why;
-    r->phase = RUN_GATHER;
-    r->index = 0;
-}
 
 void run_begin_eval(struct run *r) {
     r->phase = RUN_EVAL_BEGIN;
@@ -724,6 +745,7 @@ int run_new(struct run **out, const struct trainer_options *options, const struc
     if (!err) err = alloc_rows(r, e);
     r->task.wake = options->on_work;
     r->task.user = options->user;
+    if (!err) start_choose(r);
     if (!err) err = task_start(&r->task, reading_task, r, e);
     if (err) {
         run_free(r, NULL);
@@ -742,6 +764,7 @@ void run_free(struct run *r, struct ranks *ranks) {
     dataset_epoch_free(r->eval);
     dataset_close(r->data);
     dataset_close(r->eval_data);
+    adapter_close(r->start);
     adapter_close(r->adapter);
     adapter_close(r->against);
     host_tensors_free(&r->host);

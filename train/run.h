@@ -43,6 +43,10 @@ struct run {
     char out[4096]; /* where the result is wanted */
     struct data_part part; /* of the data; to 0 = it was never read */
 
+    char start_path[4096]; /* the adapter that the job goes on from (train/run_start.c); "" = none */
+    struct adapter *start; /* opened; NULL when it cannot be, for the reason start_error */
+    struct error start_error;
+
     struct dataset *data, *eval_data;
     struct dataset_view view, eval_view;
     struct dataset_epoch *epoch, *eval;
@@ -110,6 +114,15 @@ int run_put_tensor(struct run *r, struct ranks *ranks, int index, struct error *
 void run_begin_eval(struct run *r);
 /* A line of the job's log; fields are taken. */
 void run_tell(struct run *r, json_t *fields);
+
+/* --- run_start.c -------------------------------------------------------------------------------- */
+/* Finds out where a new job goes on from. Driver, before its task. */
+void start_choose(struct run *r);
+/* Opens it; on the task's thread. */
+void start_open(struct run *r);
+/* Puts it onto the ranks, where host has the job's tensors without values; *put: it was done. One that
+ * does not fit is a note in the job's log. */
+int start_put(struct run *r, struct ranks *ranks, bool *put, struct error *e);
 
 /* --- run_judge.c -------------------------------------------------------------------------------- */
 /* The result is written: what comes next. */

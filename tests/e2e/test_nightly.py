@@ -49,7 +49,6 @@ class Nights:
     def run(self, more="", change=lambda command: command):
         """One night of cron; what it would mail."""
         variables, _, command = cron_line()
-        command = command.replace(" --activate", "")
         environment = {**variables, "DATA": str(self.data), "HOME": str(self.folder),
                        "TPD_SOCKET": str(self.folder / "tpd/tpd.sock"),
                        "PATH": f"{ROOT / BUILD}:{variables['PATH']}"}
@@ -121,7 +120,11 @@ def test_each_night_learns_what_is_new(nights):
     assert nights.daemon.stop() == 0
     nights.start()  # what was learnt outlives the daemon
     nights.quiet_night()
-    assert nights.examples() == 1
+    assert nights.ended()["state"] == "done" and nights.ended()["result"] is None
+    assert "too little to hold something out" in nights.events("note")[-1]["note"]
+    nights.append(record(11))
+    nights.quiet_night()
+    assert nights.examples() == 2
     nights.data.write_text(record(20) + record(21))  # logrotate
     nights.quiet_night()
     assert nights.examples() == 2
@@ -166,7 +169,7 @@ def test_a_night_after_a_failed_one_tells_and_tries_again(nights):
     nights.data.write_text(good + record(8) + record(9))
     assert nights.run().stderr.startswith("tpctl: the last one, job 3 ")
     assert nights.examples() == 2
-    nights.append(record(10))
+    nights.append(record(10) + record(11))
     nights.quiet_night()
 
 
@@ -185,7 +188,7 @@ def test_a_job_paused_at_the_deadline_goes_on_night_after_night_to_the_same_bits
         nights.until("paused", "done")
         assert night or nights.newest()["state"] == "paused"
         if night == 0:
-            nights.append(record(8))  # for the night after the job's end
+            nights.append(record(8) + record(9))  # for the night after the job's end
         if night == 1:
             assert nights.daemon.stop() == 0  # and it outlives the daemon
             nights.start()
@@ -194,7 +197,7 @@ def test_a_job_paused_at_the_deadline_goes_on_night_after_night_to_the_same_bits
     assert nights.examples() == 8
     assert len(nights.jobs()) == 1 and bits(nights) == bits(calm)
     nights.quiet_night()
-    assert nights.examples() == 1
+    assert nights.examples() == 2
 
 
 def test_with_wait_the_deadline_is_an_exit_code(nights):
@@ -218,3 +221,67 @@ def test_systemd_takes_the_units(tmp_path):
                          capture_output=True, text=True, env={**os.environ, "SYSTEMD_LOG_COLOR": "0"})
     mine = [line for line in run.stderr.splitlines() if "tpd" in line]
     assert run.returncode == 0 and not mine, run.stderr
+
+
+# What a night may learn by heart: the same few words, often.
+BY_HEART = (" --set=epochs=60 --set=batch_size=4 --set=seq_len=64 --set=lr=0.01 --set=packing=false"
+            " --set=lora.r=8 --set=lora.alpha=16 --set=loss_on=all")
+
+
+def lesson(prompt, answer):
+    return (json.dumps({"prompt": prompt, "completion": answer}) + "\n") * 12
+
+
+def ask(nights, prompt, **params):
+    with nights.daemon.client() as client:
+        return client.call("generate", prompt=prompt, max_tokens=12, temperature=0, **params)["text"]
+
+
+def default(nights):
+    with nights.daemon.client() as client:
+        return client.call("adapter.list")["default"]
+
+
+def test_nights_build_upon_what_is_in_use_and_one_rolled_back_has_no_heirs(nights):
+    nights.data.write_text(lesson("Who are you? ", "The daemon."))
+    nights.quiet_night(BY_HEART)
+    assert nights.ended()["activated"] is True, nights.ended()
+    assert ask(nights, "Who are you? ") == "The daemon."
+    assert nights.events("start") == []  # from the base
+    first = default(nights)
+
+    nights.append(lesson("What is it? ", "A night."))
+    nights.quiet_night(BY_HEART)
+    assert nights.ended()["activated"] is True and nights.examples() == 12
+    assert nights.events("start")[0]["from"].endswith("/adapters/nightly")
+    assert ask(nights, "What is it? ") == "A night."
+
+    subprocess.run([ROOT / BUILD / "tpctl", "--quiet", "--socket", nights.daemon.socket, "adapters",
+                    "rollback"], check=True)
+    assert default(nights) == first and ask(nights, "Who are you? ") == "The daemon."
+    nights.append(lesson("Where? ", "Here."))
+    nights.quiet_night(BY_HEART)
+    assert nights.examples() == 12
+    assert nights.events("start")[0]["from"].endswith("/adapters/nightly")  # the first night's
+
+    nights.append(lesson("When? ", "Now."))
+    nights.quiet_night(BY_HEART.replace("lora.r=8", "lora.r=4"))
+    assert nights.examples() == 12
+    assert "another r, alpha or other targets" in nights.events("note")[0]["note"]
+
+
+def test_without_activation_a_night_goes_on_from_the_last_result(nights):
+    def plain(command):
+        return command.replace(" --activate", "")
+    nights.quiet_night(change=plain)
+    assert nights.examples() == 8 and nights.events("start") == []
+    first = nights.newest()["result"]
+    nights.append(record(8) + record(9))
+    nights.quiet_night(change=plain)
+    assert nights.examples() == 2 and nights.events("start")[0]["from"] == first
+    shutil.rmtree(first)
+    shutil.rmtree(nights.newest()["result"], ignore_errors=True)
+    nights.append(record(10))
+    nights.quiet_night(change=plain)
+    assert nights.examples() == 1  # without a part to judge on, one record is enough
+    assert nights.events("note")[0]["note"].startswith("begins anew, not where ")
