@@ -81,6 +81,22 @@ static int find_pair(struct adapter *a, const struct model_config *c, int32_t la
     return err;
 }
 
+/* A tensor that belongs to no pair of the model's layers: left out, the adapter would say something else
+ * than where it was made. */
+static int check_all_used(const struct adapter *a, size_t n_pairs, const char *path, struct error *e) {
+    for (size_t i = 0; 2 * a->n_pairs != store_count(a->store) && i < store_count(a->store); i++) {
+        const struct store_tensor *t = store_at(a->store, i);
+        bool used = false;
+        for (size_t p = 0; p < n_pairs && !used; p++) used = a->pairs[p].a == t || a->pairs[p].b == t;
+        if (!used)
+            return error_bad_file(e, path, "tensor", t->name,
+                                  "tensor %s is no LoRA of a linear layer of this model: the adapter was "
+                                  "made for another model, or trains more than tpd serves",
+                                  t->name);
+    }
+    return 0;
+}
+
 int adapter_open(struct adapter **out, const struct model *model, const char *dir,
                  struct error *e) {
     struct adapter *a = calloc(1, sizeof *a);
@@ -102,11 +118,7 @@ int adapter_open(struct adapter **out, const struct model *model, const char *di
     if (!err) err = store_open(&a->store, tensors, e);
     for (int32_t i = 0; i < c->n_layers && !err; i++)
         for (int m = 0; m < MAT_COUNT && !err; m++) err = find_pair(a, c, i, m, e);
-    if (!err && 2 * a->n_pairs != store_count(a->store))
-        err = error_bad_file(e, tensors, NULL, NULL,
-                             "has %zu tensors, of which %zu are LoRA pairs of this model's layers: it "
-                             "was made for another model",
-                             store_count(a->store), 2 * a->n_pairs);
+    if (!err) err = check_all_used(a, (size_t)c->n_layers * MAT_COUNT, tensors, e);
     free(config);
     free(tensors);
     if (err) {

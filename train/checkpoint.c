@@ -169,14 +169,28 @@ static int read_tensors(const char *dir, struct host_tensors *t, int n_parts, st
     return err;
 }
 
-int checkpoint_read(const char *dir, struct host_tensors *t, struct train_position *position,
-                    struct error *e) {
-    int64_t step = newest_below(dir, INT64_MAX);
-    if (step < 0) return error_set(e, ERR_NOT_FOUND, "%s: no checkpoint is here", dir);
+static int read_step(const char *dir, int64_t step, struct host_tensors *t,
+                     struct train_position *position, struct error *e) {
     char path[4200];
     snprintf(path, sizeof path, "%s/step-%lld", dir, (long long)step);
     int err = read_position(path, position, e);
     return err ? err : read_tensors(path, t, 3, e);
+}
+
+int checkpoint_read(const char *dir, struct host_tensors *t, struct train_position *position,
+                    struct error *damaged, struct error *e) {
+    int64_t step = newest_below(dir, INT64_MAX);
+    if (step < 0) return error_set(e, ERR_NOT_FOUND, "%s: no checkpoint is here", dir);
+    *damaged = (struct error){0};
+    for (; step >= 0; step = newest_below(dir, step)) {
+        struct error why = {0};
+        int err = read_step(dir, step, t, position, &why);
+        if (!err) return 0;
+        if (!damaged->kind) *damaged = why;
+    }
+    return error_set(e, ERR_BAD_FILE,
+                     "no checkpoint of the job is whole, the newest because %s; submit it again",
+                     damaged->message);
 }
 
 int checkpoint_read_values(const char *dir, int64_t step, struct host_tensors *t, struct error *e) {

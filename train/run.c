@@ -296,7 +296,14 @@ void run_free_trainees(struct run *r, struct ranks *ranks) {
 /* The newest checkpoint into the trainees. */
 static int restore(struct run *r, struct ranks *ranks, struct error *e) {
     struct train_position position;
-    int err = checkpoint_read(r->dir, &r->host, &position, e);
+    struct error damaged;
+    char note[600];
+    int err = checkpoint_read(r->dir, &r->host, &position, &damaged, e);
+    if (!err && damaged.kind) {
+        snprintf(note, sizeof note, "goes on from step %lld, for the newest checkpoint is not whole: %s",
+                 (long long)position.step, damaged.message);
+        tell_note(r, note);
+    }
     for (int i = 0; i < r->host.n && !err; i++) err = run_put_tensor(r, ranks, i, e);
     if (!err) err = command_simple(r, ranks, ORDER_CLEAR, 0, NULL, e);
     if (!err) r->position = position;

@@ -37,9 +37,10 @@ struct train_position {
  * removes all but the newest `keep` and the one of position->best_step. */
 int checkpoint_write(const char *dir, const struct host_tensors *t,
                      const struct train_position *position, int keep, struct error *e);
-/* The newest whole checkpoint of dir into t; ERR_NOT_FOUND when there is none. */
+/* The newest whole checkpoint of dir into t; damaged says what is wrong with a newer one, or has no
+ * kind. ERR_NOT_FOUND when there is none at all, ERR_BAD_FILE when none is whole. */
 int checkpoint_read(const char *dir, struct host_tensors *t, struct train_position *position,
-                    struct error *e);
+                    struct error *damaged, struct error *e);
 /* The values (no moments) of that step's checkpoint. */
 int checkpoint_read_values(const char *dir, int64_t step, struct host_tensors *t, struct error *e);
 

@@ -2,7 +2,8 @@
  * border to what is learnt, and the answer's tokens say the answer and nothing more. */
 #include "tests/unit/train_data.h"
 
-#include <jansson.h>
+#include "train/example.h"
+#include "train/mark.h"
 
 static struct tokenizer *chat, *spm;
 
@@ -167,6 +168,41 @@ static void an_assistants_turn_begins_where_its_prompt_ends(void **state) {
     tokenizer_free(big);
 }
 
+/* A conversation in a form whose turns end with a text of several tokens: what is learnt is what the spans
+ * say to the byte, for they are known from the writing and not looked for in the tokens. */
+static void ends_of_several_tokens_are_learnt_whole(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        bool learnt;
+    } parts[] = {{"[U]Hi there[/U] ", false}, {"Hello.</end>", true}, {"\n[U]Hi[/U] ", false},
+                 {"Bye</end>", true}, {"\n", false}};
+    for (int k = 0; k < 2; k++) {
+        const struct tokenizer *t = k ? spm : chat;
+        struct rendered r = {0};
+        struct token_ids ids = {0}, learnt = {0};
+        struct error e = {0};
+        for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+            size_t from = r.text.size;
+            buf_add(&r.text, parts[i].text, strlen(parts[i].text));
+            if (parts[i].learnt) spans_add(&r.learnt, from, r.text.size);
+        }
+        assert_int_equal(mark_encode(t, &r, true, false, &ids, &e), 0);
+        struct token_ids end = encode(t, "</end>", false);
+        assert_true(end.n > 1);
+        learnt.ids = malloc(ids.n * sizeof *learnt.ids);
+        for (size_t i = 0; i < ids.n; i++)
+            if (ids.ids[i] & TOKEN_TRAINED) learnt.ids[learnt.n++] = token_of(ids.ids[i]);
+        char *said = say(t, learnt.ids, learnt.n, true);
+        assert_string_equal(said, "Hello.</end>Bye</end>");
+        free(said);
+        token_ids_free(&end);
+        token_ids_free(&ids);
+        token_ids_free(&learnt);
+        rendered_free(&r);
+    }
+}
+
 static int open_tokenizers(void **state) {
     (void)state;
     chat = open_tokenizer_at(chat_tokenizer);
@@ -186,6 +222,7 @@ int main(void) {
         cmocka_unit_test(a_prompt_has_the_tokens_that_it_is_served_with),
         cmocka_unit_test(an_ordinary_pair_has_the_tokens_of_the_whole_text),
         cmocka_unit_test(an_assistants_turn_begins_where_its_prompt_ends),
+        cmocka_unit_test(ends_of_several_tokens_are_learnt_whole),
     };
     return cmocka_run_group_tests(tests, open_tokenizers, close_tokenizers);
 }

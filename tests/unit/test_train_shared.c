@@ -62,6 +62,15 @@ static const struct {
     {"fms_twitter_complaints_input_output.jsonl", NULL, 0, "line 1: a record with the keys ID"},
     {"gsm8k_test.jsonl", NULL, 0, "question"},
     {"torchtune_chat_tiny.json", NULL, 0, "conversations"},
+    {"fms_multi_turn_chat_conversations.jsonl", NULL, 0, "line 1: a record with the keys conversations"},
+    {"fms_multi_turn_chat_granite_instruct.jsonl", NULL, 0, "line 3: \"tools\""},
+    {"fms_twitter_complaints_small.json", NULL, 0, "line 2: a record with the keys Tweet text"},
+    {"fms_twitter_complaints_small.jsonl", NULL, 0, "line 1: a record with the keys Tweet text"},
+    {"human_eval_example_samples.jsonl", NULL, 0, "line 1: a record with the keys task_id, completion"},
+    {"instructlab_dk.jsonl", NULL, 0, "line 1: a record with the keys user_input, reference"},
+    {"torchtune_hh_rlhf_tiny.json", NULL, 0, "line 1: a record with the keys chosen, rejected"},
+    {"torchtune_instruct_tiny.json", NULL, 0, "line 2: a record with the keys instruction, response"},
+    {"torchtune_stack_exchange_paired_tiny.json", NULL, 0, "line 1: a record with the keys question"},
 };
 
 static void real_files_are_taken_or_refused_with_the_reason(void **state) {
