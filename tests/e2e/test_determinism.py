@@ -1,7 +1,7 @@
 """The same request gives the same text, whatever was cached before it and whatever runs beside it."""
 import pytest
 
-PROMPT = "Once upon a time there was a daemon that told the same story every night. " * 10
+PROMPT = "Once upon a time there was a daemon that told the same story every night. " * 6
 
 
 def ask(client, **params):
@@ -11,7 +11,7 @@ def ask(client, **params):
 def test_greedy_answers_do_not_depend_on_what_is_cached(client):
     """Whole, again, after a prompt that shares its beginning, and after one that shares nothing."""
     first = ask(client, temperature=0)
-    assert first["usage"]["prompt_tokens"] > 300
+    assert first["usage"]["prompt_tokens"] > 200
     for before in (PROMPT, PROMPT[:-9], PROMPT + "And", "Something else."):
         ask(client, prompt=before, temperature=0, max_tokens=3)
         again = ask(client, temperature=0)
