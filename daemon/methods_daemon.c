@@ -46,7 +46,8 @@ static json_t *kv_json(const struct engine_stats *s) {
     const char *type = s->kv_type >= 0 ? dtype_info((enum dtype)s->kv_type)->name : "";
     return json_pack("{s:s, s:i, s:i, s:i, s:i, s:i}", "type", type, "block_size",
                      (int)s->block_size, "blocks", (int)s->kv_blocks, "used", (int)s->kv_used,
-                     "cached", 0, "free", (int)(s->kv_blocks - s->kv_used));
+                     "cached", (int)s->kv_cached, "free",
+                     (int)(s->kv_blocks - s->kv_used - s->kv_cached));
 }
 
 static void add_engine(json_t *status, const struct engine_stats *s, double trained_per_s,

@@ -72,6 +72,15 @@ static void engine_metrics(FILE *out, const struct engine_stats *s) {
     gauge(out, "kv_cache_usage_perc", s->kv_blocks > 0 ? (double)s->kv_used / s->kv_blocks : 0,
           "Share of the KV cache's blocks in use, 1 = all.");
     gauge(out, "kv_cache_blocks", s->kv_blocks, "Blocks of the KV cache.");
+    gauge(out, "kv_cache_blocks_used", s->kv_used, "Blocks that requests use.");
+    gauge(out, "kv_cache_blocks_cached", s->kv_cached,
+          "Blocks that no request uses and whose content is kept.");
+    counter(out, "prefix_cache_queries_total", (double)s->prefix_queries,
+            "Tokens of prompts that were looked for in the cache.");
+    counter(out, "prefix_cache_hits_total", (double)s->prefix_hits,
+            "Tokens of prompts that were there.");
+    counter(out, "num_preemptions_total", (double)s->preemptions,
+            "Times that a request gave its KV blocks up, to compute them anew later.");
     counter(out, "prompt_tokens_total", (double)s->prompt_tokens, "Prompt tokens computed.");
     counter(out, "generation_tokens_total", (double)s->completion_tokens, "Tokens generated.");
     counter(out, "prefill_seconds_total", s->prefill_seconds, "Time in steps that read prompts.");

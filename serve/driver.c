@@ -25,22 +25,28 @@ static void show_load(struct engine *engine) {
     engine->counters.slots_busy = now.live;
     engine->counters.queue = now.waiting;
     engine->counters.kv_used = now.blocks_used;
+    engine->counters.kv_cached = now.blocks_cached;
+    engine->counters.preemptions = now.set_back;
+    engine->counters.prefix_queries = now.tokens_asked;
+    engine->counters.prefix_hits = now.tokens_cached;
     pthread_mutex_unlock(&engine->lock);
 }
 
-static void count_step(struct engine *engine, bool is_prompt, int32_t rows, size_t completed,
+/* n_rows of a kind took their part of a step's time. */
+static void count_rows(double *seconds, struct rate *rate, int32_t n_rows, double part) {
+    if (n_rows == 0) return;
+    *seconds += part;
+    rate_add(rate, part, n_rows);
+}
+
+static void count_step(struct engine *engine, int32_t prompt_rows, int32_t decode_rows,
                        double seconds) {
+    double per_row = seconds / (prompt_rows + decode_rows);
     pthread_mutex_lock(&engine->lock);
     struct engine_stats *c = &engine->counters;
-    c->completion_tokens += completed;
-    if (is_prompt) {
-        c->prompt_tokens += (uint64_t)rows;
-        c->prefill_seconds += seconds;
-        rate_add(&engine->prefill, seconds, rows);
-    } else {
-        c->decode_seconds += seconds;
-        rate_add(&engine->decode, seconds, rows);
-    }
+    c->prompt_tokens += (uint64_t)prompt_rows;
+    count_rows(&c->prefill_seconds, &engine->prefill, prompt_rows, prompt_rows * per_row);
+    count_rows(&c->decode_seconds, &engine->decode, decode_rows, decode_rows * per_row);
     pthread_mutex_unlock(&engine->lock);
 }
 
@@ -51,11 +57,12 @@ static void finish(struct engine *engine, struct sequence *s, enum finish_reason
         struct sequence **link = &engine->sequences;
         while (*link != s) link = &(*link)->next;
         *link = s->next;
-        scheduler_remove(engine->scheduler, &s->entry);
+        scheduler_remove(engine->scheduler, &s->entry, error != NULL);
         show_load(engine);
     }
     pthread_mutex_lock(&engine->lock);
     engine->n_requests--;
+    engine->counters.completion_tokens += s->n_reports;
     if (error) engine->counters.requests_failed++;
     if (!error && !s->over && reason == FINISH_CANCELLED) engine->counters.requests_cancelled++;
     pthread_mutex_unlock(&engine->lock);
@@ -69,6 +76,7 @@ static void accept_sequence(struct engine *engine, struct sequence *s) {
         finish(engine, s, FINISH_LENGTH, err ? &error : NULL);
         return;
     }
+    s->entry.root = sequence_root(s, engine->epoch);
     if (scheduler_add(engine->scheduler, &s->entry, &error) != 0) {
         finish(engine, s, FINISH_ERROR, &error);
         return;
@@ -115,6 +123,7 @@ static void make_changes(struct engine *engine, const struct error *refused) {
         next = change->next;
         int err = refused ? -(int)refused->kind
                           : change->fn(change->arg, engine->runner->ops->ranks(engine->runner), &e);
+        engine->epoch++; /* nothing in the cache is for those who come from now on */
         change->done(change->arg, refused ? refused : err ? &e : NULL);
         free(change);
     }
@@ -135,57 +144,105 @@ static void look_at_wishes(struct engine *engine) {
 
 /* --- steps ----------------------------------------------------------------------------------- */
 
-/* Rows first … first + n_rows - 1 of one sequence. */
-static void fill_step(struct engine *engine, const struct sequence *s,
-                      const struct sched_step *work, struct step *step) {
+static struct sequence *sequence_of(const struct sched_part *part) {
+    return (struct sequence *)part->entry;
+}
+
+static void fill_part(struct engine *engine, const struct sched_part *part, struct step *step) {
+    const struct sequence *s = sequence_of(part);
+    const struct sched_entry *entry = part->entry;
     struct step_buffers *b = &engine->buffers;
-    int32_t n_prompt = (int32_t)s->request->n_prompt, n_out = 0;
-    for (int32_t i = 0; i < work->n_rows; i++) {
-        int32_t pos = work->first + i;
-        b->ids[i] = s->tokens[pos];
-        b->pos[i] = pos;
-        b->len[i] = pos < n_prompt ? n_prompt : pos + 1;
-        b->seq[i] = 0;
-        if (sequence_wants_row(s, pos)) b->out_rows[n_out++] = i;
+    int32_t n_prompt = (int32_t)s->request->n_prompt;
+    for (int32_t pos = part->first; pos < part->first + part->n_rows; pos++) {
+        int32_t row = step->n_rows++;
+        b->ids[row] = entry->tokens[pos];
+        b->pos[row] = pos;
+        b->len[row] = pos < n_prompt ? n_prompt : pos + 1;
+        b->seq[row] = step->n_seqs;
+        if (pos >= entry->out_from) b->out_rows[step->n_out++] = row;
     }
-    assert(n_out <= engine->sizes.shard.max_out);
-    memset(b->blocks, 0, (size_t)engine->sizes.shard.max_blocks * sizeof *b->blocks);
-    memcpy(b->blocks, s->entry.table.blocks, (size_t)s->entry.table.n * sizeof *b->blocks);
-    *step = (struct step){.n_rows = work->n_rows,
-                          .n_seqs = 1,
-                          .n_out = n_out,
-                          .ids = b->ids,
-                          .pos = b->pos,
-                          .len = b->len,
-                          .seq = b->seq,
-                          .blocks = b->blocks,
-                          .adapter = &s->request->adapter,
-                          .out_rows = b->out_rows,
-                          .logits = n_out ? b->logits : NULL};
+    memcpy(b->blocks + (size_t)step->n_seqs * (size_t)engine->sizes.shard.max_blocks,
+           entry->table.blocks, (size_t)entry->table.n * sizeof *b->blocks);
+    b->adapter[step->n_seqs++] = s->request->adapter;
 }
 
-static int compute(struct engine *engine, struct sequence *s, const struct sched_step *work,
+static int forward(struct engine *engine, const struct sched_part *parts, int32_t n,
                    struct error *e) {
-    int err = s->started ? 0 : sequence_start(s, e);
-    if (err) return err;
-    struct step step;
-    fill_step(engine, s, work, &step);
-    err = engine->runner->ops->forward(engine->runner, &step, e);
-    for (int32_t i = 0; i < step.n_out && !err && !s->over; i++)
-        err = sequence_take_row(s, step.pos[step.out_rows[i]],
-                                step.logits + (size_t)i * (size_t)engine->limits.vocab, e);
-    return err;
+    struct step_buffers *b = &engine->buffers;
+    struct step step = {.ids = b->ids,
+                        .pos = b->pos,
+                        .len = b->len,
+                        .seq = b->seq,
+                        .blocks = b->blocks,
+                        .adapter = b->adapter,
+                        .out_rows = b->out_rows};
+    for (int32_t i = 0; i < n; i++) fill_part(engine, &parts[i], &step);
+    step.logits = step.n_out ? b->logits : NULL;
+    return engine->runner->ops->forward(engine->runner, &step, e);
 }
 
-static void run_step(struct engine *engine, const struct sched_step *work) {
-    struct sequence *s = (struct sequence *)work->entry;
+/* The part was computed; its logits begin at the given ones. Returns how many there were. */
+static int32_t take_part(struct engine *engine, const struct sched_part *part, float *logits) {
+    struct sequence *s = sequence_of(part);
     struct error error = {0};
-    size_t n_before = s->n_reports;
-    int64_t begin = clock_ns();
-    int err = compute(engine, s, work, &error);
-    count_step(engine, work->first < work->entry->n_prompt, work->n_rows, s->n_reports - n_before,
-               (double)(clock_ns() - begin) / 1e9);
+    int32_t first_out = part->first > part->entry->out_from ? part->first : part->entry->out_from;
+    int32_t n_out = part->first + part->n_rows - first_out;
+    int err = 0;
+    for (int32_t i = 0; i < n_out && !err && !s->over; i++)
+        err = sequence_take_row(s, logits + (size_t)i * (size_t)engine->limits.vocab, &error);
+    if (!err) scheduler_done(engine->scheduler, part);
     if (err || s->over) finish(engine, s, FINISH_ERROR, err ? &error : NULL);
+    return n_out > 0 ? n_out : 0;
+}
+
+/* When a step fails, whose rows they were is found out by computing each part alone. */
+static void run_parts(struct engine *engine, const struct sched_part *parts, int32_t n) {
+    struct error error = {0};
+    int err = forward(engine, parts, n, &error);
+    float *logits = engine->buffers.logits;
+    for (int32_t i = 0; i < n; i++) {
+        if (err && n > 1) run_parts(engine, &parts[i], 1);
+        else if (err) finish(engine, sequence_of(&parts[i]), FINISH_ERROR, &error);
+        else logits += (size_t)take_part(engine, &parts[i], logits) * (size_t)engine->limits.vocab;
+    }
+}
+
+static int by_adapter(const struct sched_part *a, const struct sched_part *b) {
+    return sequence_of(a)->request->adapter - sequence_of(b)->request->adapter;
+}
+
+/* The parts of a step whose sequences could be started, those with the same adapter together. */
+static int32_t choose_parts(struct engine *engine, const struct sched_part *from, int32_t n_from) {
+    struct sched_part *parts = engine->buffers.parts;
+    int32_t n = 0;
+    for (int32_t i = 0; i < n_from; i++) {
+        struct sequence *s = sequence_of(&from[i]);
+        struct error error = {0};
+        if (!s->started && sequence_start(s, &error) != 0) {
+            finish(engine, s, FINISH_ERROR, &error);
+            continue;
+        }
+        int32_t at = n++;
+        for (; at > 0 && by_adapter(&parts[at - 1], &from[i]) > 0; at--) parts[at] = parts[at - 1];
+        parts[at] = from[i];
+    }
+    return n;
+}
+
+static void run_step(struct engine *engine, const struct sched_part *planned, int32_t n_planned) {
+    int64_t begin = clock_ns();
+    int32_t prompt_rows = 0, decode_rows = 0;
+    int32_t n = choose_parts(engine, planned, n_planned);
+    const struct sched_part *parts = engine->buffers.parts;
+    for (int32_t i = 0; i < n; i++) {
+        if (parts[i].first < (int32_t)sequence_of(&parts[i])->request->n_prompt)
+            prompt_rows += parts[i].n_rows;
+        else decode_rows += parts[i].n_rows;
+    }
+    if (n == 0) return;
+    run_parts(engine, parts, n);
+    count_step(engine, prompt_rows, decode_rows, (double)(clock_ns() - begin) / 1e9);
+    if (engine->check_books && !scheduler_sound(engine->scheduler)) abort();
 }
 
 /* --- background -------------------------------------------------------------------------------- */
@@ -235,10 +292,11 @@ static void serve(struct engine *engine) {
         make_changes(engine, NULL);
         accept_inbox(engine);
         look_at_wishes(engine);
-        for (struct sched_step work; scheduler_next(engine->scheduler, &work);) {
+        const struct sched_part *parts;
+        for (int32_t n; (n = scheduler_next(engine->scheduler, &parts)) > 0;) {
             int64_t begin = clock_ns();
             show_load(engine);
-            run_step(engine, &work);
+            run_step(engine, parts, n);
             run_background_share(engine, (double)(clock_ns() - begin) / 1e9);
             make_changes(engine, NULL);
             accept_inbox(engine);
@@ -252,11 +310,13 @@ static void serve(struct engine *engine) {
 static int new_buffers(struct engine *engine, struct error *e) {
     const struct shard_options *o = &engine->sizes.shard;
     struct step_buffers *b = &engine->buffers;
-    size_t rows = (size_t)o->max_rows * sizeof(int32_t);
+    size_t rows = (size_t)o->max_rows * sizeof(int32_t), seqs = (size_t)o->max_seqs;
     bool ok =
         (b->ids = malloc(rows)) && (b->pos = malloc(rows)) && (b->len = malloc(rows)) &&
         (b->seq = malloc(rows)) && (b->out_rows = malloc(rows)) &&
-        (b->blocks = malloc((size_t)o->max_blocks * sizeof(int32_t))) &&
+        (b->adapter = malloc(seqs * sizeof *b->adapter)) &&
+        (b->parts = malloc(seqs * sizeof *b->parts)) &&
+        (b->blocks = calloc(seqs * (size_t)o->max_blocks, sizeof *b->blocks)) &&
         (b->logits = malloc((size_t)o->max_out * (size_t)engine->limits.vocab * sizeof(float)));
     return ok ? 0 : error_set(e, ERR_MEMORY, "no memory for the rows of a step");
 }
@@ -271,13 +331,14 @@ static int settle(struct engine *engine, struct error *e) {
                                ops->memory_left(engine->runner), e);
     if (err) return err;
     engine->limits.ctx = sizes->ctx;
-    engine->limits.step_rows = sizes->shard.max_rows;
-    engine->limits.max_out = sizes->shard.max_out;
+    const struct sched_limits limits = {.slots = sizes->slots,
+                                        .rows = sizes->shard.max_rows,
+                                        .outs = sizes->shard.max_out,
+                                        .n_blocks = sizes->shard.kv_blocks,
+                                        .block_size = sizes->shard.block_size,
+                                        .max_blocks = sizes->shard.max_blocks};
     err = new_buffers(engine, e);
-    if (!err)
-        err = scheduler_new(&engine->scheduler, sizes->slots, sizes->shard.kv_blocks,
-                            sizes->shard.block_size, e);
-    return err;
+    return err ? err : scheduler_new(&engine->scheduler, &limits, e);
 }
 
 static void report_settled(struct engine *engine, const struct error *error) {

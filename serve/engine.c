@@ -180,7 +180,9 @@ static void engine_free(struct engine *engine) {
     free(b->len);
     free(b->seq);
     free(b->out_rows);
+    free(b->adapter);
     free(b->blocks);
+    free(b->parts);
     free(b->logits);
     pthread_mutex_destroy(&engine->lock);
     pthread_cond_destroy(&engine->bell);
@@ -214,6 +216,9 @@ int engine_start_on(struct engine **out, struct runner *runner,
     pthread_cond_init(&engine->settled, NULL);
     engine->limits.tokenizer = options->tokenizer;
     engine->limits.vocab = runner->config->vocab;
+    if (runner->config->rope.kind == ROPE_DYNAMIC)
+        engine->limits.fixed_len = runner->config->rope.original_len;
+    engine->check_books = DEBUG_CHECKS || options->debug_alias;
     collect_eos(engine);
     int err = engine_sizes_ask(&engine->sizes, options, runner, e);
     if (!err) err = runner->ops->start(runner, engine_drive, engine, e);

@@ -141,7 +141,7 @@ struct gen_request {
 struct gen_request *gen_request_new(void);
 void gen_request_free(struct gen_request *request);
 
-enum { ENGINE_SLOTS = 8, ENGINE_MAX_QUEUE = 256, ENGINE_STEP_ROWS = 512 };
+enum { ENGINE_SLOTS = 16, ENGINE_MAX_QUEUE = 256, ENGINE_STEP_ROWS = 512 };
 
 enum engine_state { ENGINE_LOADING, ENGINE_READY, ENGINE_FAILED, ENGINE_STOPPED };
 
@@ -169,8 +169,9 @@ struct engine_options {
     int32_t slots; /* live sequences; 0 = ENGINE_SLOTS */
     int32_t max_queue;   /* requests beyond slots + max_queue are ERR_OVERLOADED;
                             0 = ENGINE_MAX_QUEUE */
-    int32_t step_rows;   /* rows of the largest step (prompt chunk); 0 = ENGINE_STEP_ROWS */
+    int32_t step_rows;   /* rows of the largest step; 0 = ENGINE_STEP_ROWS */
     int kv_type;         /* enum dtype, or -1: f32 for an f32 model, else f16 */
+    size_t kv_memory;    /* bytes of KV cache on a rank; 0 = what slots and ctx ask for */
     size_t memory_limit; /* bytes a rank may hold; 0 = what the machine has */
     int deadline_ms;
     bool debug_alias;
@@ -209,8 +210,10 @@ void engine_cancel(struct engine *engine, struct gen_request *request);
 void engine_hold(struct engine *engine, struct gen_request *request, bool hold);
 
 /* Any thread: fn(arg, ranks) runs on rank 0's thread between two steps, as soon as the model is loaded;
- * then done(arg, error or NULL) on the same thread. For changes of what the ranks hold (adapters). When
- * the engine ends first, done gets ERR_SHUTTING_DOWN. ERR_MEMORY when it cannot be taken. */
+ * then done(arg, error or NULL) on the same thread. For changes of what the ranks hold (adapters): a
+ * request submitted after done finds nothing in the prefix cache that was computed before. Live
+ * requests must not use what is changed. When the engine ends first, done gets ERR_SHUTTING_DOWN.
+ * ERR_MEMORY when it cannot be taken. */
 typedef int engine_change_fn(void *arg, struct ranks *ranks, struct error *e);
 typedef void engine_changed_fn(void *arg, const struct error *error);
 int engine_change(struct engine *engine, engine_change_fn *fn, engine_changed_fn *done, void *arg,
@@ -222,8 +225,13 @@ void engine_wake(struct engine *engine);
 struct engine_stats {
     enum engine_state state;
     int tp;
-    int32_t ctx, slots, slots_busy, queue, kv_blocks, kv_used, block_size;
+    int32_t ctx, slots, slots_busy, queue;
+    /* blocks in use, and blocks that nobody uses but whose content may be of use again */
+    int32_t kv_blocks, kv_used, kv_cached, block_size;
     int kv_type;
+    uint64_t preemptions; /* times that a request gave its blocks up, to compute them anew later */
+    /* prompt tokens that were looked for in the cache, and those that were there */
+    uint64_t prefix_queries, prefix_hits;
     uint64_t requests, requests_failed, requests_cancelled, prompt_tokens, completion_tokens;
     double prefill_seconds, decode_seconds;           /* time in steps that did it */
     double prefill_tokens_per_s, decode_tokens_per_s; /* over the last 10 s of such work */

@@ -9,6 +9,15 @@
 
 #include <pthread.h>
 
+/* The books are checked after each step in builds with sanitizers, and with debug_alias. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { DEBUG_CHECKS = 1 };
+#elif defined(__has_feature)
+enum { DEBUG_CHECKS = __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) };
+#else
+enum { DEBUG_CHECKS = 0 };
+#endif
+
 /* Tokens a second over the last RATE_WINDOW seconds of work of a kind. */
 enum { RATE_WINDOW = 10 };
 
@@ -51,10 +60,14 @@ struct engine {
     /* The driver's own. */
     struct scheduler *scheduler;
     struct sequence *sequences; /* all that the scheduler has */
+    uint64_t epoch;             /* changes made to what the ranks hold */
+    bool check_books;           /* after each step; in debugging */
     double background_credit;   /* seconds that background work may take while requests are live */
     struct step_buffers {
         int32_t *ids, *pos, *len, *seq, *out_rows; /* [max_rows] */
-        int32_t *blocks;                           /* [max_blocks] */
+        int32_t *adapter;                          /* [max_seqs] */
+        int32_t *blocks;                           /* [max_seqs, max_blocks] */
+        struct sched_part *parts;                  /* [max_seqs] */
         float *logits;                             /* [max_out, vocab] */
     } buffers;
 };

@@ -1,15 +1,27 @@
 /* serve/scheduler.h: what the next step holds.
  *
- * Sequences wait, become live (a slot and all KV blocks they may ever need, so that nothing runs
- * out in the middle), and leave. A step is the work of one live sequence: a chunk of its prompt or
- * one generated token; the live ones take turns. Chunks begin at multiples of chunk_rows from the
- * prompt's start, whoever else is there, so that a request's numbers never depend on its company.
+ * Sequences wait, become live (a slot), and leave. A step holds rows of many live ones: of each, the
+ * positions whose tokens are known and whose keys and values are not computed yet, or the first of
+ * them. That is one row of a sequence that generates, a chunk of a prompt, and a chunk of both after
+ * a sequence had to give its blocks up; all are the same to the scheduler. Those with one row come
+ * first, so that a long prompt delays nobody's next token by more than a chunk; beside them chunks
+ * are kept short. Whoever was served longest ago comes first.
+ *
+ * KV blocks are taken when rows need them. Before a sequence becomes live there must be room for
+ * all its known tokens and a block more for each live one. When blocks run out all the same, held
+ * ones give theirs up, then the youngest: it waits again, before all newcomers, and computes them
+ * anew. An older one is never set back for a younger one, so the oldest always gets to its end.
+ *
+ * Prompts that begin alike share blocks (kv_blocks.h): what was computed before is taken over when
+ * a sequence becomes live and whenever it is about to compute a block, and of two that are about to
+ * compute the same block one lets the other go ahead.
  *
  * Who becomes live: first come, first served within a group, and groups in turn. The next one waits
  * for its blocks and is not overtaken; else a large request might wait for ever. Held ones are
- * skipped.
+ * skipped, and give way when somebody waits for their slot.
  *
- * It knows nothing of models, tokens or threads: the driver alone calls it. */
+ * It knows nothing of models, text or threads: the driver alone calls it. Nothing is allocated after
+ * scheduler_new. */
 #ifndef TPD_SERVE_SCHEDULER_H
 #define TPD_SERVE_SCHEDULER_H
 
@@ -18,44 +30,65 @@
 /* A sequence as the scheduler sees it; it stands inside the owner's own struct. */
 struct sched_entry {
     /* set by the owner before scheduler_add */
-    int32_t n_prompt;    /* positions of the prompt, at least 1 */
-    int32_t n_positions; /* positions it may ever take in the cache, prompt included */
-    int32_t chunk_rows;  /* rows of the largest prompt chunk */
+    int32_t n_positions; /* positions it may ever take in the cache */
+    uint64_t root;       /* of its blocks: see kv_blocks.h */
     uint64_t group;
-    /* set by the owner at any time */
+    /* set by the owner before scheduler_add, and whenever they change between steps */
+    const int32_t *tokens; /* borrowed */
+    int32_t n_known;       /* tokens whose keys and values are wanted: all so far */
+    int32_t out_from;      /* rows from this position on give logits; below n_known */
     bool held;
     /* kept by the scheduler */
     bool live;
-    int32_t n_done; /* positions whose step was handed out */
+    int32_t n_done;   /* positions in the cache */
+    int32_t n_cached; /* of those, positions that were there before it computed any itself */
     struct kv_table table;
     uint64_t turn; /* virtual time at which its group is served */
+    uint64_t age;  /* of two the older has the lower one; 0 before it was live */
+    uint64_t step; /* number of the last one in which it had its turn */
+    bool set_back; /* gave its blocks up once */
     struct sched_entry *next;
 };
 
-/* Rows n_done … n_done + n_rows - 1 of a sequence. */
-struct sched_step {
+/* Rows first … first + n_rows - 1 of a sequence. */
+struct sched_part {
     struct sched_entry *entry;
     int32_t first, n_rows;
 };
 
+struct sched_limits {
+    int32_t slots;    /* live sequences */
+    int32_t rows;     /* of a step */
+    int32_t outs;     /* rows of a step that give logits */
+    int32_t n_blocks, block_size, max_blocks; /* of the cache; positions; of one sequence */
+};
+
 struct scheduler;
 
-int scheduler_new(struct scheduler **out, int32_t slots, int32_t n_blocks, int32_t block_size,
-                  struct error *e);
+int scheduler_new(struct scheduler **out, const struct sched_limits *limits, struct error *e);
 /* Entries must have been removed. */
 void scheduler_free(struct scheduler *s);
 
-/* ERR_MEMORY when it needs more blocks than there are in all; then it is not added. */
+/* ERR_MEMORY when it may need more blocks than there are in all; then it is not added. */
 int scheduler_add(struct scheduler *s, struct sched_entry *entry, struct error *e);
-/* Waiting or live: gives slot and blocks back. */
-void scheduler_remove(struct scheduler *s, struct sched_entry *entry);
-/* Admits what can be admitted and hands out the next step; false when nobody can go on. The entry
- * must be removed, or its next token chosen, before it is handed out again. */
-bool scheduler_next(struct scheduler *s, struct sched_step *step);
+/* Waiting or live: gives slot and blocks back. distrust: what they hold may be wrong. */
+void scheduler_remove(struct scheduler *s, struct sched_entry *entry, bool distrust);
+
+/* Admits what can be admitted and hands out the next step; returns how many parts it has, 0 when
+ * nobody can go on. Parts are valid until the next call, and each must have been seen to
+ * (scheduler_done or scheduler_remove) by then. */
+int32_t scheduler_next(struct scheduler *s, const struct sched_part **parts);
+/* The rows of a part were computed from entry->tokens. */
+void scheduler_done(struct scheduler *s, const struct sched_part *part);
 
 struct sched_stats {
-    int32_t waiting, live, blocks, blocks_used;
+    int32_t waiting, live, blocks, blocks_used, blocks_cached;
+    uint64_t set_back;               /* how often a sequence gave its blocks up */
+    uint64_t tokens_asked, tokens_cached; /* at becoming live: known, and found in the cache */
 };
 void scheduler_stats(const struct scheduler *s, struct sched_stats *out);
+
+/* Whether the books agree. For tests and debugging. */
+bool scheduler_sound(const struct scheduler *s);
 
 #endif

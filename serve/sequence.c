@@ -36,11 +36,10 @@ int sequence_new(struct sequence **out, struct gen_request *request,
     s->score_from = first_scored(request);
     /* The logits after the last prompt token are of use only when a token follows. */
     int32_t n_prompt = (int32_t)request->n_prompt;
-    s->entry.n_prompt = s->max_tokens ? n_prompt : n_prompt - 1;
-    s->entry.n_positions = s->entry.n_prompt + (int32_t)s->max_tokens;
-    s->entry.chunk_rows = limits->step_rows;
-    if (s->score_from < request->n_prompt && limits->max_out < limits->step_rows)
-        s->entry.chunk_rows = limits->max_out;
+    s->entry.tokens = request->prompt;
+    s->entry.n_known = s->max_tokens ? n_prompt : n_prompt - 1;
+    s->entry.n_positions = s->entry.n_known + (int32_t)s->max_tokens;
+    s->entry.out_from = s->score_from > 0 ? (int32_t)s->score_from - 1 : 0;
     s->entry.group = request->group;
     *out = s;
     return 0;
@@ -62,7 +61,15 @@ void sequence_drop(struct sequence *s) {
 }
 
 bool sequence_needs_steps(const struct sequence *s) {
-    return s->max_tokens > 0 || (s->entry.n_prompt > 0 && s->score_from < s->request->n_prompt);
+    return s->max_tokens > 0 || (s->entry.n_known > 0 && s->score_from < s->request->n_prompt);
+}
+
+uint64_t sequence_root(const struct sequence *s, uint64_t epoch) {
+    /* Exact, so that no two roots that differ are taken for one: 24 bits, 8 bits, 31 bits. */
+    uint64_t len = s->request->n_prompt;
+    if (!s->limits->fixed_len || len <= (uint64_t)s->limits->fixed_len) len = 0;
+    return KV_ROOT | (epoch & 0xFFFFFF) << 39 | (uint64_t)(uint8_t)(s->request->adapter + 1) << 31 |
+           len;
 }
 
 /* --- events ---------------------------------------------------------------------------------- */
@@ -122,6 +129,7 @@ static int take_prompt(struct sequence *s, struct error *e) {
         return error_set(e, ERR_MEMORY, "no memory for a prompt of %zu tokens", r->n_prompt);
     memcpy(s->tokens, r->prompt, r->n_prompt * sizeof *s->tokens);
     s->n_tokens = r->n_prompt;
+    s->entry.tokens = s->tokens;
     /* Nothing comes before the first token that could have predicted it. */
     if (s->score_from == 0) s->prompt_reports[s->n_prompt_reports++].id = r->prompt[0];
     return 0;
@@ -143,12 +151,6 @@ int sequence_start(struct sequence *s, struct error *e) {
 }
 
 /* --- rows of logits -------------------------------------------------------------------------- */
-
-bool sequence_wants_row(const struct sequence *s, int32_t pos) {
-    size_t next = (size_t)pos + 1;
-    if (next < s->request->n_prompt) return next >= s->score_from;
-    return s->max_tokens > 0;
-}
 
 static int score_token(struct sequence *s, token_id id, const float *logits, struct error *e) {
     int n_top = s->request->sampling.logprobs > 0 ? s->request->sampling.logprobs : 0;
@@ -212,6 +214,7 @@ static int take_token(struct sequence *s, struct error *e) {
 
 static int choose_token(struct sequence *s, float *logits, struct error *e) {
     int err = grow((void **)&s->tokens, s->n_tokens, &s->token_capacity, sizeof *s->tokens, e);
+    s->entry.tokens = s->tokens;
     if (!err)
         err = grow((void **)&s->reports, s->n_reports, &s->report_capacity, sizeof *s->reports, e);
     if (!err)
@@ -223,10 +226,13 @@ static int choose_token(struct sequence *s, float *logits, struct error *e) {
     return take_token(s, e);
 }
 
-int sequence_take_row(struct sequence *s, int32_t pos, float *logits, struct error *e) {
-    size_t next = (size_t)pos + 1;
-    if (next < s->request->n_prompt) return score_token(s, s->request->prompt[next], logits, e);
-    return choose_token(s, logits, e);
+int sequence_take_row(struct sequence *s, float *logits, struct error *e) {
+    size_t next = (size_t)s->entry.out_from + 1;
+    int err = next < s->request->n_prompt ? score_token(s, s->request->prompt[next], logits, e)
+                                          : choose_token(s, logits, e);
+    s->entry.out_from++;
+    if (next >= s->request->n_prompt) s->entry.n_known++;
+    return err;
 }
 
 /* --- the end --------------------------------------------------------------------------------- */
@@ -269,6 +275,7 @@ void sequence_end(struct sequence *s, enum finish_reason finish, const struct er
     end->prompt_tokens = s->prompt_reports;
     end->n_prompt_tokens = s->n_prompt_reports;
     end->n_prompt = (int64_t)request->n_prompt;
+    end->n_cached = s->entry.n_cached;
     end->n_completion = (int64_t)s->n_reports;
     end->timings = timings_of(s, clock_ns());
     if (error) end->error = *error;

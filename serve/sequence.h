@@ -13,7 +13,8 @@
 struct sequence_limits {
     const struct tokenizer *tokenizer;
     int32_t vocab, ctx;
-    int32_t step_rows, max_out; /* of a prompt chunk; of those, rows with logits */
+    /* Beyond this length dynamic rope scaling makes keys depend on the prompt's length; 0 = never. */
+    int32_t fixed_len;
     const token_id *eos;
     size_t n_eos;
 };
@@ -43,10 +44,13 @@ struct sequence {
     struct sequence *next; /* in a list of the engine's */
 };
 
-/* A waiting sequence: little memory, its entry ready for scheduler_add. On failure the request is
- * untouched. */
+/* A waiting sequence: little memory, its entry ready for scheduler_add but for its root. On failure
+ * the request is untouched. */
 int sequence_new(struct sequence **out, struct gen_request *request,
                  const struct sequence_limits *limits, struct error *e);
+/* The root of its blocks: all that keys and values depend on beside the tokens. epoch: how often
+ * what the ranks hold was changed. */
+uint64_t sequence_root(const struct sequence *s, uint64_t epoch);
 /* Frees one that was not started, without END. */
 void sequence_drop(struct sequence *s);
 /* False for one that asks for nothing that the model computes: start it, then end it. */
@@ -55,12 +59,10 @@ bool sequence_needs_steps(const struct sequence *s);
  * Sets over when there is nothing to compute. On failure it must be ended with the error. */
 int sequence_start(struct sequence *s, struct error *e);
 
-/* Whether the logits of the row at position pos are wanted. */
-bool sequence_wants_row(const struct sequence *s, int32_t pos);
-/* Takes that row: scores the prompt token after it, or chooses the next token. logits [vocab] is
- * scratch afterwards. Sets over when that was the last. On failure it must be ended with the error.
- */
-int sequence_take_row(struct sequence *s, int32_t pos, float *logits, struct error *e);
+/* Takes the logits of the row at entry.out_from, which moves on: scores the prompt token after it, or
+ * chooses the next token. logits [vocab] is scratch afterwards. Sets over when that was the last. On
+ * failure it must be ended with the error. */
+int sequence_take_row(struct sequence *s, float *logits, struct error *e);
 
 /* Sends the last PIECE and END, frees the sequence; the request is the caller's again. For one that
  * is over, finish is not looked at. error is copied (FINISH_ERROR), else NULL. */

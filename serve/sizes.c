@@ -32,16 +32,17 @@ int engine_sizes_ask(struct engine_sizes *out, const struct engine_options *opti
             "or leave it out",
             options->ctx, (long long)reach_of(c));
     int32_t ctx = options->ctx ? options->ctx : c->max_len;
+    int32_t slots = options->slots ? options->slots : ENGINE_SLOTS;
     int32_t rows = min_i32(options->step_rows ? options->step_rows : ENGINE_STEP_ROWS, ctx);
     int64_t out_rows = MAX_OUT_BYTES / ((int64_t)c->vocab * (int64_t)sizeof(float));
     out_rows = out_rows < 1 ? 1 : min_i32(out_rows, MAX_OUT_ROWS);
     *out = (struct engine_sizes){
         .ctx = ctx,
-        .slots = options->slots ? options->slots : ENGINE_SLOTS,
+        .slots = slots,
         .max_queue = options->max_queue ? options->max_queue : ENGINE_MAX_QUEUE,
         .shard = {.max_rows = rows,
                   .max_out = min_i32(out_rows, rows),
-                  .max_seqs = 1,
+                  .max_seqs = min_i32(slots, rows),
                   .block_size = KV_BLOCK_SIZE,
                   .max_blocks = (ctx + KV_BLOCK_SIZE - 1) / KV_BLOCK_SIZE}};
     if (options->kv_type >= 0) out->shard.kv_type = (enum dtype)options->kv_type;
@@ -68,6 +69,19 @@ static size_t activation_bytes(const struct shard_options *s, const struct model
     return floats * sizeof(float);
 }
 
+/* How many blocks the cache may have of the `fits` that there is memory for. What was not asked for
+ * leaves half of it to others (fine-tune jobs), as long as one sequence fits. */
+static int64_t blocks_allowed(const struct engine_sizes *sizes, const struct engine_options *options,
+                              size_t block_bytes, int64_t fits) {
+    int64_t one = sizes->shard.max_blocks, all = (int64_t)sizes->slots * one;
+    if (options->kv_memory) {
+        int64_t asked = (int64_t)(options->kv_memory / block_bytes);
+        return asked < fits ? asked : fits;
+    }
+    int64_t half = fits / 2 > one ? fits / 2 : fits < one ? fits : one;
+    return all < half ? all : half;
+}
+
 int engine_sizes_fit(struct engine_sizes *sizes, const struct engine_options *options,
                      const struct runner *runner, size_t block_bytes, size_t memory_left,
                      struct error *e) {
@@ -75,23 +89,25 @@ int engine_sizes_fit(struct engine_sizes *sizes, const struct engine_options *op
     size_t other = activation_bytes(s, runner->config);
     /* A fifth stays free: for what the sum above does not know. */
     size_t room = memory_left > other ? (memory_left - other) / 5 * 4 : 0;
-    int64_t fits = (int64_t)(room / block_bytes);
-    if (fits < s->max_blocks && options->ctx == 0 && fits > 0) {
-        s->max_blocks = (int32_t)fits;
+    int64_t blocks = blocks_allowed(sizes, options, block_bytes, (int64_t)(room / block_bytes));
+    if (blocks < s->max_blocks && options->ctx == 0 && blocks > 0) {
+        s->max_blocks = (int32_t)blocks;
         sizes->ctx = s->max_blocks * s->block_size;
         s->max_rows = min_i32(s->max_rows, sizes->ctx);
+        s->max_seqs = min_i32(s->max_seqs, s->max_rows);
     }
-    if (fits < s->max_blocks) {
+    if (blocks < s->max_blocks) {
         int64_t needed = (int64_t)((size_t)s->max_blocks * block_bytes / 4 * 5 + other);
         int err =
             error_set(e, ERR_MEMORY,
                       "a context of %d positions needs %.1f MiB a rank beside the weights and "
-                      "%.1f MiB are left: lower ctx, raise tp or choose a smaller KV type",
-                      sizes->ctx, (double)needed / (1 << 20), (double)memory_left / (1 << 20));
+                      "%.1f MiB are left%s: lower ctx, raise tp or choose a smaller KV type",
+                      sizes->ctx, (double)needed / (1 << 20), (double)memory_left / (1 << 20),
+                      options->kv_memory ? " (kv_memory allows less)" : "");
         error_note_number(e, "needed", needed);
         error_note_number(e, "free", (int64_t)memory_left);
         return err;
     }
-    s->kv_blocks = min_i32((int64_t)sizes->slots * s->max_blocks, fits);
+    s->kv_blocks = min_i32(blocks, INT32_MAX / s->block_size);
     return 0;
 }

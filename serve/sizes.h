@@ -16,9 +16,9 @@ struct engine_sizes {
  * model's positions do not reach. */
 int engine_sizes_ask(struct engine_sizes *out, const struct engine_options *options,
                      const struct runner *runner, struct error *e);
-/* Fits the KV cache into memory_left bytes a rank: slots * ctx positions, or fewer, but at least
- * one whole context; a ctx that was not asked for shrinks to what fits. ERR_MEMORY with needed and
- * free. */
+/* Fits the KV cache into memory_left bytes a rank: kv_memory, or else slots * ctx positions in at
+ * most half of the memory; at least one whole context; a ctx that was not asked for shrinks to what
+ * fits. ERR_MEMORY with needed and free. */
 int engine_sizes_fit(struct engine_sizes *sizes, const struct engine_options *options,
                      const struct runner *runner, size_t block_bytes, size_t memory_left,
                      struct error *e);

@@ -194,7 +194,7 @@ def peak_after(folder, model, tp, ctx, job):
                     folder / "data")
     with daemon.client() as client:
         client.call("score", prompt=[1], completion=[1] * (ctx - 2))  # the most logits
-        client.call("generate", prompt=[1] * (ctx - 2), max_tokens=1)  # the most rows
+        client.call("generate", prompt=[2] * (ctx - 2), max_tokens=1)  # the most rows
         if job:
             client.send("finetune.submit", dict(job, data="boat.jsonl", max_steps=2, batch_size=1,
                                                 seq_len=ctx, save_every=0), id="job")

@@ -49,7 +49,7 @@ static void a_file_sets_what_it_names(void **state) {
     assert_int_equal(c.allow_uid.ids[2], 1001);
     assert_true(c.log_json);
     assert_string_equal(c.kv_type, "bf16");
-    assert_int_equal(c.slots, 8);
+    assert_int_equal(c.slots, 16);
     config_free(&c);
 }
 
