@@ -86,7 +86,8 @@ tests: $(TESTS)
 help:
 	@echo 'make              build $(B)/tpd, $(B)/tpctl and the client library'
 	@echo 'make deps         install the Debian packages that building and testing need (as root)'
-	@echo 'make demo         build, fetch a small chat model once, start tpd on two ranks, ask it something'
+	@echo 'make demo         build, start tpd on two ranks, ask it something, teach it, roll back (no download)'
+	@echo '                  MODEL=smollm2: the same with a real chat model, fetched once (93 MB)'
 	@echo 'make test         everything under test: unit tests, the debug-address pass, end to end'
 	@echo 'make test-unit    the C tests alone       make test-e2e   the tests through the socket alone'
 	@echo 'make test-asan    the C tests with the address and undefined-behaviour sanitizers'
@@ -106,7 +107,7 @@ deps:
 
 demo:
 	@$(MAKE) --no-print-directory -j2 all
-	@B=$(B) PYTHON=$(PYTHON) etc/demo/demo.sh
+	@B=$(B) PYTHON=$(PYTHON) etc/demo/demo.sh $(MODEL)
 
 test:
 	@$(MAKE) --no-print-directory -j2 all tests

