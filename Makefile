@@ -32,7 +32,7 @@ ISA_avx512 = -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma -mf16
 isa_flags = $(foreach isa,avx2 avx512,$(if $(findstring _$(isa).c,$(1)),$(ISA_$(isa))))
 kernel_flags = $(if $(findstring kernels/cpu/,$(1)),-O3)
 
-CORE_DIRS = base formats text kernels kernels/cpu kernels/plan ipc ranks model serve train
+CORE_DIRS = base formats text text/jinja kernels kernels/cpu kernels/plan ipc ranks model serve train
 CORE_SRC = $(foreach d,$(CORE_DIRS),$(wildcard $(d)/*.c))
 DAEMON_SRC = $(wildcard daemon/*.c)
 CLIENT_LIB_SRC = $(wildcard client/lib/*.c)

@@ -127,6 +127,7 @@ void command_line_help(void) {
            "       tpd merge MODEL ADAPTER OUT [--json]   write a model and its adapter as one model\n"
            "       tpd tokenize PATH [--special]          JSON lines of text to token ids\n"
            "       tpd detokenize PATH [--stream]         JSON lines of token ids to text\n"
+           "       tpd template PATH                      JSON lines of messages to what the model reads\n"
            "       tpd --help | --version\n\n"
            "flags (each is also a key of the configuration file, with _ for -):\n"
            "    --config FILE\n"

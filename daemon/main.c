@@ -4,6 +4,7 @@
 #include "daemon/merge.h"
 #include "daemon/offline_inspect.h"
 #include "daemon/offline_plan.h"
+#include "daemon/offline_template.h"
 #include "daemon/offline_text.h"
 #include "daemon/server.h"
 #include "daemon/version.h"
@@ -61,5 +62,6 @@ int main(int argc, char **argv) {
     if (strcmp(command, "merge") == 0) return offline_merge(argc - 2, argv + 2);
     if (strcmp(command, "tokenize") == 0) return offline_tokenize(argc - 2, argv + 2);
     if (strcmp(command, "detokenize") == 0) return offline_detokenize(argc - 2, argv + 2);
+    if (strcmp(command, "template") == 0) return offline_template(argc - 2, argv + 2);
     return run_daemon(argc, argv);
 }

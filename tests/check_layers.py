@@ -19,6 +19,8 @@ BELOW = {
     "client": ["base"],
 }
 PRIVATE = {  # headers that stay in their folder
+    "text": ["text/internal.h", "text/chat_builtin.h", "text/jinja/arena.h", "text/jinja/ast.h",
+             "text/jinja/parse.h", "text/jinja/render.h", "text/jinja/strings.h", "text/jinja/value.h"],
     "model": ["model/config_parts.h", "model/shard.h", "model/tensors.h", "model/rope.h",
               "model/trainee.h", "model/adapter_private.h"],
     "ipc": ["ipc/cpu.h", "ipc/sum.h", "ipc/world.h"],
