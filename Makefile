@@ -46,7 +46,15 @@ DAEMON_LIB_OBJ = $(filter-out $(B)/obj/daemon/main.o,$(call obj,$(DAEMON_SRC)))
 TESTS = $(patsubst tests/unit/%.c,$(B)/tests/%,$(TEST_SRC))
 BENCHES = $(patsubst bench/%.c,$(B)/bench/%,$(BENCH_SRC))
 
-.PHONY: all tests help deps demo test test-unit test-e2e test-asan test-tsan fuzz bench install clean
+# The .cu sources as C++ for the devices that tests/cusim simulates.
+CUSIM_SRC = $(filter-out tests/cusim/test_%,$(wildcard tests/cusim/*.cc tests/cusim/*.cu)) \
+            $(wildcard kernels/cuda/*.cu)
+CUSIM_TESTS = $(patsubst tests/cusim/%.cc,$(B)/cusim/%,$(wildcard tests/cusim/test_*.cc))
+CUSIM_FLAGS = -std=gnu++17 $(OPT) -g -Wall -Wextra -Werror -DTPD_CUSIM -pthread -I. -Itests/cusim \
+              -Itests/cusim/include
+cusim_obj = $(patsubst %,$(B)/obj/cusim/%.o,$(1))
+
+.PHONY: all tests help deps demo test test-unit test-e2e test-asan test-tsan test-cusim fuzz bench install clean
 all: $(B)/tpd $(B)/tpctl $(B)/libtpdclient.a
 
 $(B)/obj/%.o: %.c
@@ -68,6 +76,12 @@ $(B)/tpd: $(B)/obj/daemon/main.o $(B)/libtpddaemon.a $(B)/libtpdcore.a
 	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 $(B)/tpctl: $(call obj,$(TPCTL_SRC)) $(B)/libtpdclient.a
 	$(CC) $(LDFLAGS) -o $@ $^ -ljansson -lm -pthread
+$(B)/obj/cusim/%.o: %
+	@mkdir -p $(@D)
+	$(CXX) $(CUSIM_FLAGS) -MMD -MP -x c++ -c -o $@ $<
+$(B)/cusim/%: $(B)/obj/cusim/tests/cusim/%.cc.o $(call cusim_obj,$(CUSIM_SRC))
+	@mkdir -p $(@D)
+	$(CXX) -o $@ $^ -lcmocka -pthread
 $(B)/tests/%: $(B)/obj/tests/unit/%.o $(B)/libtesthelp.a $(B)/libtpddaemon.a $(B)/libtpdcore.a \
               $(B)/libtpdclient.a
 	@mkdir -p $(@D)
@@ -92,6 +106,7 @@ help:
 	@echo 'make test-unit    the C tests alone       make test-e2e   the tests through the socket alone'
 	@echo 'make test-asan    the C tests with the address and undefined-behaviour sanitizers'
 	@echo 'make test-tsan    the C tests with the thread sanitizer'
+	@echo 'make test-cusim   the CUDA sources on simulated devices'
 	@echo 'make fuzz         mutated model files, tokenizers and requests under sanitizers'
 	@echo 'make bench        the table that docs/performance.md quotes (LLAMA_BENCH=path: side by side)'
 	@echo 'make install      into PREFIX ($(PREFIX)), with man page, units and configuration'
@@ -125,6 +140,9 @@ test-asan:
 test-tsan:
 	@$(MAKE) --no-print-directory -j2 B=$(B)-tsan SAN=thread OPT=-O1 all tests
 	@B=$(B)-tsan PYTHON=$(PYTHON) tests/run.sh unit
+test-cusim:
+	@$(MAKE) --no-print-directory -j2 $(CUSIM_TESTS)
+	@B=$(B) tests/run.sh cusim
 fuzz:
 	@$(MAKE) --no-print-directory -j2 B=$(B)-asan SAN=address,undefined OPT=-O1 all tests
 	@B=$(B)-asan PYTHON=$(PYTHON) TPD_FUZZ_SECONDS=$${TPD_FUZZ_SECONDS:-60} tests/run.sh fuzz

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Runs parts of the tests on what is built in $B. Parts: layers (who may include whom), unit (every
 # C test), alias (the C tests that compute, with device memory behind unreadable addresses), e2e
-# (pytest through the socket), fuzz (the fuzz tests for TPD_FUZZ_SECONDS each).
+# (pytest through the socket), cusim
+# (the CUDA sources on simulated devices), fuzz (the fuzz tests for TPD_FUZZ_SECONDS each).
 # Ends with pytest's summary for e2e, else with a line "N passed, N failed".
 set -u
 cd "$(dirname "$0")/.."
@@ -38,10 +39,21 @@ each_test() { # each_test SUFFIX PATTERN
     done
 }
 
+each_cusim() { # a few orders of everything that has no order
+    for test in "$B"/cusim/test_*; do
+        case $test in *.d | *.o) continue ;; esac
+        for seed in 1 2 3; do
+            [ -x "$test" ] && run_one "$(basename "$test") (seed $seed)" \
+                env CUSIM_SEED=$seed timeout 600 "$test"
+        done
+    done
+}
+
 for part in "$@"; do
     case $part in
     layers) run_one "layers (who may include whom)" "$PYTHON" tests/check_layers.py ;;
     unit) each_test "" "test_*" ;;
+    cusim) each_cusim ;;
     alias)
         export TPD_DEBUG_ALIAS=1
         for t in "$B"/tests/test_model* "$B"/tests/test_engine_model* "$B"/tests/test_kernel* \
