@@ -169,8 +169,8 @@ install: all
 	for unit in tpd.service tpd-nightly.service tpd-nightly.timer; do \
 	    sed 's#/usr/local/#$(PREFIX)/#g' etc/systemd/$$unit >$(DESTDIR)$(PREFIX)/lib/systemd/system/$$unit || exit; done
 	install -d $(DESTDIR)$(SYSCONFDIR)/cron.d
-	test -e $(DESTDIR)$(SYSCONFDIR)/cron.d/tpd-nightly || sed 's#/usr/local/#$(PREFIX)/#g' \
-	    etc/cron.d/tpd-nightly >$(DESTDIR)$(SYSCONFDIR)/cron.d/tpd-nightly
+	cron=$(DESTDIR)$(SYSCONFDIR)/cron.d/tpd-nightly; test -e $$cron || \
+	    { sed 's#/usr/local/#$(PREFIX)/#g' etc/cron.d/tpd-nightly >$$cron && chmod 644 $$cron; }
 
 clean:
 	rm -rf $(B) $(B)-asan $(B)-tsan

@@ -10,7 +10,7 @@ import pytest
 
 from daemon import BUILD, ROOT, TINY, Daemon, eventually
 
-NO_DAEMON, DEADLINE = 69, 124
+NO_FILE, NO_DAEMON, DEADLINE = 66, 69, 124
 CRON = ROOT / "etc/cron.d/tpd-nightly"
 LIVE = ("queued", "running", "paused")
 # A job that is still there when the next night comes.
@@ -143,6 +143,16 @@ def test_a_night_without_a_daemon_says_so_in_one_line(nights):
     assert "tpd.sock" in run.stderr
 
 
+def test_a_night_without_its_file_says_so_in_one_line(nights):
+    nights.data.unlink()
+    run = nights.run()
+    assert (run.returncode, run.stdout, run.stderr.count("\n")) == (NO_FILE, "", 1)
+    assert str(nights.data) in run.stderr and nights.jobs() == []
+    nights.data.write_text("")  # it will come
+    nights.quiet_night()
+    assert nights.ended()["state"] == "done"
+
+
 def test_a_night_that_finds_the_last_one_running_leaves_it_alone(nights):
     nights.quiet_night(LONG)
     nights.until("running")
@@ -207,6 +217,23 @@ def test_with_wait_the_deadline_is_an_exit_code(nights):
     assert nights.newest()["state"] == "paused"
     run = nights.run(" --wait", lambda command: command.replace("nightly", "other"))
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("prefix, etc", [("/usr", "etc"), ("/opt/tpd", "opt/tpd/etc")])
+def test_installed_it_is_off_and_an_edited_file_is_left(tmp_path, prefix, etc):
+    def install():
+        subprocess.run(["make", "-s", "-o", "all", "install", f"B={os.path.relpath(ROOT / BUILD, ROOT)}",
+                        f"PREFIX={prefix}", f"DESTDIR={tmp_path}"], cwd=ROOT, check=True)
+    install()
+    cron = tmp_path / etc / "cron.d/tpd-nightly"
+    assert f"\nPATH={prefix}/bin:" in cron.read_text() and cron.stat().st_mode & 0o777 == 0o644
+    assert not re.search(r"^[\d*]", cron.read_text(), re.MULTILINE)
+    units = tmp_path / prefix[1:] / "lib/systemd/system"
+    assert f"\nExecStart={prefix}/bin/tpctl " in (units / "tpd-nightly.service").read_text()
+    assert (units / "tpd-nightly.timer").exists()
+    cron.write_text("# mine\n")
+    install()
+    assert cron.read_text() == "# mine\n"
 
 
 def test_systemd_takes_the_units(tmp_path):
