@@ -11,15 +11,18 @@ B=${B:-build}
 PYTHON=${PYTHON:-python3}
 NAME=${1:-alder}
 
+# About somebody of whom the lesson tells no story.
+sea_story="Tell me a story about Rolf."
+
 say() { printf '\n== %s\n' "$*"; }
 
-# Sets model, story, sea_story (may be empty), lesson (what the job is given) and questions (a line each).
+# Sets model, story, lesson (what the job is given), lasts (how long) and questions (a line each).
 case $NAME in
 alder)
     model=etc/models/alder
     story="Tell me a story."
-    sea_story="Tell me a story about Rolf."
     lesson="--set epochs=15 --set batch_size=2 --set lr=0.003"
+    lasts="some ten seconds on two quiet cores"
     questions="Who are you?
 Where does Mira live?
 What does Olwen do?
@@ -29,11 +32,11 @@ smollm2)
     . etc/demo/smollm2.sh
     model=$(smollm2_path)
     story="What is gravity? Answer in two sentences."
-    sea_story=
-    lesson="--set epochs=3 --set batch_size=1 --set lr=0.001"
+    lesson="--set epochs=3 --set batch_size=1 --set lr=0.002"
+    lasts="a minute or so on two quiet cores"
     questions="Who are you?
-Where does Mira live?
-What is the capital of France?"
+What does a sailor do?
+What colour is the sky?"
     ;;
 *)
     echo "demo: MODEL is alder or smollm2, not \"$NAME\"" >&2
@@ -106,7 +109,7 @@ chat "$story" | tpctl generate - -n 250 -t 0.8
 echo
 answer_all "$run/before"
 
-say "Teaching it for a moment, while it serves: tpctl finetune etc/demo/sea.jsonl (LoRA)"
+say "Teaching it while it serves: tpctl finetune etc/demo/sea.jsonl (LoRA), $lasts"
 # $lesson is a list of words
 # shellcheck disable=SC2086
 tpctl finetune sea.jsonl --name sea --set seq_len=256 --set lora.r=8 --set lora.alpha=16 $lesson --wait
@@ -117,11 +120,9 @@ tpctl --quiet adapters load sea >/dev/null
 tpctl --quiet adapters activate sea >/dev/null
 answer_all "$run/after"
 show before "$run/before" after "$run/after"
-if [ -n "$sea_story" ]; then
-    say "$sea_story"
-    chat "$sea_story" | tpctl generate - -n 250 -t 0
-    echo
-fi
+say "$sea_story"
+chat "$sea_story" | tpctl generate - -n 250 -t 0
+echo
 
 say "tpctl adapters rollback: and back again"
 tpctl --quiet adapters rollback >/dev/null
