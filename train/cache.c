@@ -54,7 +54,8 @@ int cache_writer_commit(struct cache_writer *w, struct error *e) {
     memcpy(f->magic, magic, sizeof magic);
     f->check = footer_check(f);
     if (f->n_tokens % 2) file_writer_add(&w->file, &(token_id){0}, sizeof(token_id));
-    file_writer_add(&w->file, w->ends, (size_t)f->n_examples * sizeof *w->ends);
+    if (f->n_examples > 0)
+        file_writer_add(&w->file, w->ends, (size_t)f->n_examples * sizeof *w->ends);
     file_writer_add(&w->file, f, sizeof *f);
     int err = file_writer_commit(&w->file, e);
     free(w->ends);
