@@ -10,6 +10,7 @@
 #include "daemon/version.h"
 
 #include <fcntl.h>
+#include <malloc.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -56,6 +57,9 @@ static void hold_standard_files(void) {
 
 int main(int argc, char **argv) {
     hold_standard_files();
+    /* Large buffers are maps of their own, also after the first was freed: else what a job or a long
+     * text took stays with the process, in heaps with holes. */
+    mallopt(M_MMAP_THRESHOLD, 1 << 20);
     const char *command = argc > 1 ? argv[1] : "";
     if (strcmp(command, "inspect") == 0) return offline_inspect(argc - 2, argv + 2);
     if (strcmp(command, "plan") == 0) return offline_plan(argc - 2, argv + 2);

@@ -165,14 +165,15 @@ int plan_rank(struct rank_cost *out, const struct plan_question *q, int rank, st
     return err;
 }
 
-static size_t whole_floats(const struct trainee *t) {
+static void count_tensors(struct trainee_cost *out, const struct trainee *t) {
     struct train_tensor tensor;
-    size_t sum = 0;
+    out->whole_floats = out->largest_floats = 0;
     for (int i = 0; i < trainee_tensor_count(t); i++) {
         trainee_tensor(t, i, &tensor);
-        sum += (size_t)tensor.rows * (size_t)tensor.cols;
+        size_t floats = (size_t)tensor.rows * (size_t)tensor.cols;
+        out->whole_floats += floats;
+        if (floats > out->largest_floats) out->largest_floats = floats;
     }
-    return sum;
 }
 
 int plan_trainee(struct trainee_cost *out, const struct model *model, const struct shard_plan *split,
@@ -194,7 +195,7 @@ int plan_trainee(struct trainee_cost *out, const struct model *model, const stru
         err = trainee_new(&r.trainee, model, r.shard, options, e);
         size_t took = mem_used(&kernels_plan_counts(r.ctx)->use) - before;
         if (took > out->bytes) out->bytes = took;
-        if (!err) out->whole_floats = whole_floats(r.trainee);
+        if (!err) count_tensors(out, r.trainee);
         close_rehearsal(&r);
     }
     return err;

@@ -37,7 +37,7 @@ int plan_rank(struct rank_cost *out, const struct plan_question *q, int rank, st
 /* What trainee_new takes beside the serving shard. */
 struct trainee_cost {
     size_t bytes;        /* on the rank that takes most */
-    size_t whole_floats; /* of all trained tensors, whole */
+    size_t whole_floats, largest_floats; /* of all trained tensors, whole; of the largest */
 };
 int plan_trainee(struct trainee_cost *out, const struct model *model, const struct shard_plan *split,
                  const struct train_options *options, struct error *e);

@@ -139,10 +139,23 @@ static void move_rows(const struct train_param *p, float *piece, float *whole, b
     }
 }
 
+/* The piece is whole rows, so it needs no copy in between. */
+static bool is_rows(const struct train_param *p) {
+    return p->cols == p->whole_cols && p->own_cols == p->cols;
+}
+
+static size_t row_at(const struct train_param *p) {
+    return (size_t)p->row0 * (size_t)p->whole_cols;
+}
+
 int trainee_get(struct trainee *t, int index, enum train_part part, float *whole, struct error *e) {
     const struct train_param *p = &t->params[index];
     size_t bytes = floats_of(p) * sizeof(float);
     if (!p->p || !speaks_for(t, p)) return 0;
+    if (is_rows(p)) {
+        t->ctx->ops->download(t->ctx, whole + row_at(p), part_of(p, part), bytes);
+        return t->ctx->ops->wait(t->ctx, e);
+    }
     float *piece = malloc(bytes);
     if (!piece) return error_set(e, ERR_MEMORY, "no memory to copy %s", p->name);
     t->ctx->ops->download(t->ctx, piece, part_of(p, part), bytes);
@@ -157,6 +170,10 @@ int trainee_set(struct trainee *t, int index, enum train_part part, const float 
     const struct train_param *p = &t->params[index];
     size_t bytes = floats_of(p) * sizeof(float);
     if (!p->p) return 0;
+    if (is_rows(p)) {
+        t->ctx->ops->upload(t->ctx, part_of(p, part), whole + row_at(p), bytes);
+        return t->ctx->ops->wait(t->ctx, e);
+    }
     float *piece = calloc(1, bytes);
     if (!piece) return error_set(e, ERR_MEMORY, "no memory to copy %s", p->name);
     move_rows(p, piece, (float *)whole, false);

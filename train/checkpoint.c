@@ -62,32 +62,42 @@ static int write_position(const char *dir, const struct train_position *p, struc
     return err;
 }
 
-static int write_tensors(const char *dir, const struct host_tensors *t, struct error *e) {
+static void name_piece(const struct host_tensors *t, int piece, char *out, size_t size) {
+    snprintf(out, size, "%s%s", t->shape[piece / t->n_parts].name, part_suffix[piece % t->n_parts]);
+}
+
+static int open_writer(struct safetensors_writer *w, const char *dir, const struct host_tensors *t,
+                       struct error *e) {
     char path[4200];
-    size_t n = 0;
-    struct safetensors_entry *entries = calloc(3 * (size_t)t->n, sizeof *entries);
-    char(*names)[100] = calloc(3 * (size_t)t->n, sizeof *names);
-    if (!entries || !names) {
-        free(entries);
-        free(names);
-        return error_set(e, ERR_MEMORY, "no memory to write a checkpoint");
+    size_t n = (size_t)host_pieces(t);
+    struct safetensors_entry *entries = calloc(n, sizeof *entries);
+    char(*names)[100] = calloc(n, sizeof *names);
+    int err = entries && names ? 0 : error_set(e, ERR_MEMORY, "no memory to write a checkpoint");
+    for (size_t i = 0; i < n && !err; i++) {
+        const struct train_tensor *shape = &t->shape[i / (size_t)t->n_parts];
+        name_piece(t, (int)i, names[i], sizeof names[i]);
+        entries[i] = (struct safetensors_entry){names[i], DTYPE_F32, 2, {shape->rows, shape->cols}};
     }
-    for (int i = 0; i < t->n; i++)
-        for (int k = 0; k < 3; k++, n++) {
-            snprintf(names[n], sizeof names[n], "%s%s", t->at[i].shape.name, part_suffix[k]);
-            entries[n] = (struct safetensors_entry){
-                names[n], DTYPE_F32, 2, {t->at[i].shape.rows, t->at[i].shape.cols}};
-        }
-    struct safetensors_writer w;
     snprintf(path, sizeof path, "%s/tensors.safetensors", dir);
-    int err = safetensors_writer_open(&w, path, entries, n, e);
-    for (int i = 0; i < t->n && !err; i++)
-        for (int k = 0; k < 3; k++)
-            safetensors_writer_add(&w, t->at[i].part[k], host_tensor_floats(&t->at[i]));
-    if (!err) err = safetensors_writer_commit(&w, e);
+    if (!err) err = safetensors_writer_open(w, path, entries, n, e);
     free(entries);
     free(names);
     return err;
+}
+
+static int write_tensors(const char *dir, struct host_tensors *t, struct error *e) {
+    struct safetensors_writer w;
+    int err = open_writer(&w, dir, t, e);
+    if (err) return err;
+    for (int i = 0; i < host_pieces(t); i++) {
+        const float *values = host_tensors_next(t, e);
+        if (!values) {
+            safetensors_writer_abandon(&w);
+            return e ? -(int)e->kind : -(int)ERR_CANCELLED;
+        }
+        safetensors_writer_add(&w, values, host_piece_floats(t, i));
+    }
+    return safetensors_writer_commit(&w, e);
 }
 
 /* Old checkpoints that cannot be removed are no reason to fail. */
@@ -100,8 +110,8 @@ static void remove_old(const char *dir, int keep, int64_t best) {
     }
 }
 
-int checkpoint_write(const char *dir, const struct host_tensors *t,
-                     const struct train_position *position, int keep, struct error *e) {
+int checkpoint_write(const char *dir, struct host_tensors *t, const struct train_position *position,
+                     int keep, struct error *e) {
     char temporary[4200], final[4200];
     snprintf(temporary, sizeof temporary, "%s/writing", dir);
     snprintf(final, sizeof final, "%s/step-%lld", dir, (long long)position->step);
@@ -146,27 +156,36 @@ static int read_position(const char *dir, struct train_position *p, struct error
     return err ? error_prefix(e, "%s: ", path) : 0;
 }
 
-/* The first n_parts of value and moments. */
-static int read_tensors(const char *dir, struct host_tensors *t, int n_parts, struct error *e) {
+static const struct store_tensor *find_piece(const struct host_tensors *t, int piece) {
+    char name[100];
+    name_piece(t, piece, name, sizeof name);
+    return store_find(t->from, name);
+}
+
+/* All pieces are there and have the job's shapes. */
+static int open_tensors(const char *dir, struct host_tensors *t, int n_parts, struct error *e) {
     char path[4200], name[100];
-    struct store *store;
+    host_tensors_begin(t, n_parts);
     snprintf(path, sizeof path, "%s/tensors.safetensors", dir);
-    int err = store_open(&store, path, e);
-    if (err) return err;
-    for (int i = 0; i < t->n && !err; i++)
-        for (int k = 0; k < n_parts && !err; k++) {
-            snprintf(name, sizeof name, "%s%s", t->at[i].shape.name, part_suffix[k]);
-            const struct store_tensor *from = store_find(store, name);
-            size_t bytes = host_tensor_floats(&t->at[i]) * sizeof(float);
-            if (!from || from->type != DTYPE_F32 || from->bytes != bytes)
-                err = error_bad_file(e, path, "tensor", name,
-                                     "tensor %s is missing or has another shape than the job's: the "
-                                     "checkpoint belongs to another model or other settings",
-                                     name);
-            else memcpy(t->at[i].part[k], from->data, bytes);
-        }
-    store_close(store);
+    int err = store_open(&t->from, path, e);
+    for (int i = 0; i < host_pieces(t) && !err; i++) {
+        const struct store_tensor *from = find_piece(t, i);
+        if (from && from->type == DTYPE_F32 && from->bytes == host_piece_floats(t, i) * sizeof(float))
+            continue;
+        name_piece(t, i, name, sizeof name);
+        err = error_bad_file(e, path, "tensor", name,
+                             "tensor %s is missing or has another shape than the job's: the "
+                             "checkpoint belongs to another model or other settings",
+                             name);
+    }
+    if (err) host_tensors_end(t);
     return err;
+}
+
+void checkpoint_copy_piece(const struct host_tensors *t, int piece, float *out) {
+    const struct store_tensor *from = find_piece(t, piece);
+    memcpy(out, from->data, from->bytes);
+    store_drop(t->from, from, 0, from->bytes);
 }
 
 static int read_step(const char *dir, int64_t step, struct host_tensors *t,
@@ -174,7 +193,7 @@ static int read_step(const char *dir, int64_t step, struct host_tensors *t,
     char path[4200];
     snprintf(path, sizeof path, "%s/step-%lld", dir, (long long)step);
     int err = read_position(path, position, e);
-    return err ? err : read_tensors(path, t, 3, e);
+    return err ? err : open_tensors(path, t, 3, e);
 }
 
 int checkpoint_read(const char *dir, struct host_tensors *t, struct train_position *position,
@@ -196,5 +215,5 @@ int checkpoint_read(const char *dir, struct host_tensors *t, struct train_positi
 int checkpoint_read_values(const char *dir, int64_t step, struct host_tensors *t, struct error *e) {
     char path[4200];
     snprintf(path, sizeof path, "%s/step-%lld", dir, (long long)step);
-    return read_tensors(path, t, 1, e);
+    return open_tensors(path, t, 1, e);
 }

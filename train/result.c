@@ -33,12 +33,12 @@ static int write_json(const char *dir, const char *name, json_t *json /* taken *
 }
 
 /* vector: rows == 1, written as one dimension. PEFT's A and B are matrices even with one row. */
-static int write_values(const char *dir, const char *name, const struct host_tensors *t,
+static int write_values(const char *dir, const char *name, struct host_tensors *t,
                         bool vectors, enum dtype type, struct error *e) {
     struct safetensors_entry *entries = calloc((size_t)t->n, sizeof *entries);
     if (!entries) return error_set(e, ERR_MEMORY, "no memory to write %s", name);
     for (int i = 0; i < t->n; i++) {
-        const struct train_tensor *s = &t->at[i].shape;
+        const struct train_tensor *s = &t->shape[i];
         bool vector = vectors && s->rows == 1;
         entries[i] = (struct safetensors_entry){
             s->name, type, vector ? 1 : 2, {vector ? s->cols : s->rows, s->cols}};
@@ -47,15 +47,21 @@ static int write_values(const char *dir, const char *name, const struct host_ten
     struct safetensors_writer w;
     snprintf(path, sizeof path, "%s/%s", dir, name);
     int err = safetensors_writer_open(&w, path, entries, (size_t)t->n, e);
-    for (int i = 0; i < t->n && !err; i++)
-        safetensors_writer_add(&w, t->at[i].part[PART_VALUE], host_tensor_floats(&t->at[i]));
-    if (!err) err = safetensors_writer_commit(&w, e);
     free(entries);
-    return err;
+    if (err) return err;
+    for (int i = 0; i < t->n; i++) {
+        const float *values = host_tensors_next(t, e);
+        if (!values) {
+            safetensors_writer_abandon(&w);
+            return e ? -(int)e->kind : -(int)ERR_CANCELLED;
+        }
+        safetensors_writer_add(&w, values, host_piece_floats(t, i));
+    }
+    return safetensors_writer_commit(&w, e);
 }
 
 static int write_adapter(const char *dir, const struct job_spec *spec, const struct model *base,
-                         const struct host_tensors *t, struct error *e) {
+                         struct host_tensors *t, struct error *e) {
     json_t *targets = json_array();
     for (int i = 0; i < TRAIN_TARGETS; i++)
         if (spec->lora.targets >> i & 1)
@@ -72,7 +78,7 @@ static int write_adapter(const char *dir, const struct job_spec *spec, const str
 }
 
 static int write_files(const char *dir, const struct job_spec *spec, const struct model *base,
-                       const struct host_tensors *t, struct error *e) {
+                       struct host_tensors *t, struct error *e) {
     struct hf_companions companions;
     int err = dir_remove(dir, e);
     if (!err) err = dir_make(dir, e);
@@ -140,7 +146,7 @@ static int take_place(const char *written, const char *to, bool *taken, struct e
 }
 
 int result_write(const char *out, const char *other, int64_t id, const struct job_spec *spec,
-                 const struct model *base, const struct host_tensors *t, char where[RESULT_PATH],
+                 const struct model *base, struct host_tensors *t, char where[RESULT_PATH],
                  struct error *e) {
     char temporary[RESULT_PATH];
     bool taken = false;

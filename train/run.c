@@ -28,20 +28,8 @@ struct order {
     double result; /* of rank 0 */
 };
 
-static int get_parts(struct run *r, struct trainee *t, int index, struct error *e) {
-    struct host_tensor *h = &r->host.at[index];
-    int err = 0;
-    for (int k = 0; k < 3 && !err; k++)
-        if (h->part[k]) err = trainee_get(t, index, (enum train_part)k, h->part[k], e);
-    return err;
-}
-
-static int set_parts(struct run *r, struct trainee *t, int index, struct error *e) {
-    int err = 0;
-    struct host_tensor *h = &r->host.at[index];
-    for (int k = 0; k < 3 && !err; k++)
-        if (h->part[k]) err = trainee_set(t, index, (enum train_part)k, h->part[k], e);
-    return err;
+static enum train_part part_of(const struct run *r, int piece) {
+    return (enum train_part)(piece % r->host.n_parts);
 }
 
 static int obey(struct rank *rank, void *arg, struct error *e) {
@@ -67,8 +55,12 @@ static int obey(struct rank *rank, void *arg, struct error *e) {
         err = trainee_update(t, o->index, &o->adamw, (float)r->grad_scale, e);
         break;
     case ORDER_CLEAR: trainee_clear(t); break;
-    case ORDER_GET: err = get_parts(r, t, o->index, e); break;
-    case ORDER_SET: err = set_parts(r, t, o->index, e); break;
+    case ORDER_GET:
+        err = trainee_get(t, o->index / r->host.n_parts, part_of(r, o->index), r->host.at[o->index], e);
+        break;
+    case ORDER_SET:
+        err = trainee_set(t, o->index / r->host.n_parts, part_of(r, o->index), r->host.at[o->index], e);
+        break;
     }
     if (rank->index == 0) o->result = result;
     return err;
@@ -87,7 +79,7 @@ static int command_simple(struct run *r, struct ranks *ranks, int what, int inde
     return err;
 }
 
-int run_put_tensor(struct run *r, struct ranks *ranks, int index, struct error *e) {
+int run_put_piece(struct run *r, struct ranks *ranks, int index, struct error *e) {
     return command_simple(r, ranks, ORDER_SET, index, NULL, e);
 }
 
@@ -304,7 +296,9 @@ static int restore(struct run *r, struct ranks *ranks, struct error *e) {
                  (long long)position.step, damaged.message);
         tell_note(r, note);
     }
-    for (int i = 0; i < r->host.n && !err; i++) err = run_put_tensor(r, ranks, i, e);
+    for (int i = 0; !err && i < host_pieces(&r->host); i++)
+        err = host_tensors_next(&r->host, e) ? run_put_piece(r, ranks, i, e) : -(int)ERR_MEMORY;
+    host_tensors_end(&r->host);
     if (!err) err = command_simple(r, ranks, ORDER_CLEAR, 0, NULL, e);
     if (!err) r->position = position;
     return err;
@@ -330,8 +324,10 @@ static int setup(struct run *r, struct ranks *ranks, struct error *e) {
     if (!err) err = plan_steps(r, e);
     if (!err && cannot_judge(r)) return leave_for_later(r, e);
     if (!err) err = run_make_trainees(r, ranks, e);
-    if (!err) err = host_tensors_new(&r->host, r->on_rank[0], true, e);
+    if (!err) err = host_tensors_new(&r->host, r->on_rank[0], e);
     if (err) return err;
+    r->host.wake = r->options->on_work;
+    r->host.user = r->options->user;
     tell_data(r, &report);
     err = find_place(r, ranks, &save, e);
     r->saved_step = save ? -1 : r->position.step;
@@ -492,7 +488,6 @@ static void choose_next(struct run *r) {
         gather(r, GATHER_CHECKPOINT);
     else if (last) {
         gather(r, GATHER_RESULT);
-        if (best_is_older(r)) r->index = r->host.n; /* it is read from its checkpoint instead */
     } else r->phase = RUN_STEP_BEGIN;
 }
 
@@ -537,8 +532,11 @@ static int write_result(struct run *r, struct error *e) {
 
 static int writing_task(void *arg, struct error *e) {
     struct run *r = arg;
-    if (r->gather_for == GATHER_RESULT) return write_result(r, e);
-    return checkpoint_write(r->dir, &r->host, &r->position, r->spec.keep, e);
+    int err = r->gather_for == GATHER_RESULT
+                  ? write_result(r, e)
+                  : checkpoint_write(r->dir, &r->host, &r->position, r->spec.keep, e);
+    host_tensors_stop(&r->host);
+    return err;
 }
 
 static int close_writing(struct run *r, struct error *e) {
@@ -555,17 +553,38 @@ static int close_writing(struct run *r, struct error *e) {
     return 0;
 }
 
-/* Enough tensors for a unit's worth of copying. */
-static int gather_some(struct run *r, struct ranks *ranks, struct error *e) {
+/* The best weights are read from their checkpoint, not gathered. */
+static bool is_gathered(const struct run *r) {
+    return r->gather_for == GATHER_CHECKPOINT || !best_is_older(r);
+}
+
+static int start_writing(struct run *r, struct error *e) {
+    host_tensors_begin(&r->host, r->gather_for == GATHER_CHECKPOINT ? 3 : 1);
+    int err = task_start(&r->task, writing_task, r, e);
+    if (!err && !is_gathered(r)) r->phase = RUN_WRITING;
+    return err;
+}
+
+/* Enough pieces for a unit's worth of copying, as long as the task that writes keeps up. */
+static int gather_some(struct run *r, struct ranks *ranks, bool *idle, struct error *e) {
+    struct host_tensors *t = &r->host;
+    int err = r->task.running ? 0 : start_writing(r, e);
+    if (err || r->phase == RUN_WRITING) return err;
     size_t floats = 0;
-    int err = 0;
-    for (; r->index < r->host.n && floats < (4 << 20) && !err; r->index++) {
-        err = command_simple(r, ranks, ORDER_GET, r->index, NULL, e);
-        floats += 3 * host_tensor_floats(&r->host.at[r->index]);
+    while (r->index < host_pieces(t) && floats < HOST_FLOATS && !host_tensors_stopped(t)) {
+        if (!host_tensors_room(t)) {
+            *idle = floats == 0;
+            return 0;
+        }
+        err = host_piece_make(t, r->index, e);
+        if (!err) err = command_simple(r, ranks, ORDER_GET, r->index, NULL, e);
+        if (err) return err;
+        floats += host_piece_floats(t, r->index);
+        host_piece_ready(t);
+        r->index++;
     }
-    if (err || r->index < r->host.n) return err;
-    r->phase = RUN_WRITING;
-    return task_start(&r->task, writing_task, r, e);
+    if (r->index >= host_pieces(t) || host_tensors_stopped(t)) r->phase = RUN_WRITING;
+    return 0;
 }
 
 static int wait_for_task(struct run *r, bool *idle, struct error *e) {
@@ -592,20 +611,34 @@ static int finish_update(struct run *r, struct ranks *ranks, struct error *e) {
     return err;
 }
 
+/* A checkpoint of where it stands, waiting for the disk. */
+static int save_now(struct run *r, struct ranks *ranks, struct error *e) {
+    int err = 0;
+    gather(r, GATHER_CHECKPOINT);
+    while (!err && r->phase == RUN_GATHER) {
+        bool full = false;
+        err = gather_some(r, ranks, &full, e);
+        if (full) host_tensors_wait_room(&r->host);
+    }
+    if (err) host_tensors_stop(&r->host);
+    int written = r->task.running ? task_join(&r->task, err ? NULL : e) : 0;
+    if (!err) err = written;
+    if (!err) r->saved_step = r->position.step;
+    return err;
+}
+
 int run_save(struct run *r, struct ranks *ranks, struct error *e) {
     atomic_store(&r->stop, true);
     if (r->task.running) {
+        if (r->phase == RUN_GATHER) host_tensors_stop(&r->host); /* it is written anew below */
         int err = task_join(&r->task, e);
-        if (r->phase != RUN_WRITING) return 0; /* it read: nothing is lost */
-        if (err) return err;
-        if (r->gather_for == GATHER_CHECKPOINT) r->saved_step = r->position.step;
+        bool writes = r->phase == RUN_WRITING;
+        if (!writes && r->phase != RUN_GATHER) return 0; /* it read: nothing is lost */
+        if (writes && err) return err;
+        if (writes && r->gather_for == GATHER_CHECKPOINT) r->saved_step = r->position.step;
     }
     int err = finish_update(r, ranks, e);
-    if (err || !has_unsaved(r)) return err;
-    for (int i = 0; i < r->host.n && !err; i++) err = command_simple(r, ranks, ORDER_GET, i, NULL, e);
-    if (!err) err = checkpoint_write(r->dir, &r->host, &r->position, r->spec.keep, e);
-    if (!err) r->saved_step = r->position.step;
-    return err;
+    return err || !has_unsaved(r) ? err : save_now(r, ranks, e);
 }
 
 void run_leave(struct run *r, bool save) {
@@ -619,10 +652,12 @@ static int leave(struct run *r, struct ranks *ranks, bool *idle, struct error *e
     int ignored;
     bool checkpoint = r->gather_for == GATHER_CHECKPOINT;
     if (r->phase == RUN_WRITING && checkpoint) return wait_for_task(r, idle, e);
-    if (r->task.running) *idle = !task_poll(&r->task, &ignored, NULL);
-    else if (!r->leave_saved || !has_unsaved(r)) r->phase = RUN_OVER;
+    if (r->phase == RUN_GATHER && checkpoint && r->leave_saved) return gather_some(r, ranks, idle, e);
+    if (r->task.running) {
+        host_tensors_stop(&r->host);
+        *idle = !task_poll(&r->task, &ignored, NULL);
+    } else if (!r->leave_saved || !has_unsaved(r)) r->phase = RUN_OVER;
     else if (r->phase == RUN_UPDATE) return update(r, ranks, e);
-    else if (r->phase == RUN_GATHER && checkpoint) return gather_some(r, ranks, e);
     else gather(r, GATHER_CHECKPOINT);
     return 0;
 }
@@ -706,7 +741,7 @@ static int next_unit(struct run *r, struct ranks *ranks, bool *idle, struct erro
         return begin_micro(r, ranks, r->eval, r->eval_at, true, e);
     case RUN_EVAL_FORWARD: return layers(r, ranks, ORDER_FORWARD, RUN_EVAL_LOSS, e);
     case RUN_EVAL_LOSS: return eval_loss(r, ranks, e);
-    case RUN_GATHER: return gather_some(r, ranks, e);
+    case RUN_GATHER: return gather_some(r, ranks, idle, e);
     case RUN_JUDGE:
     case RUN_ACTIVATE:
     case RUN_FINISH: return judge_unit(r, ranks, idle, e);
@@ -765,6 +800,7 @@ int run_new(struct run **out, const struct trainer_options *options, const struc
 void run_free(struct run *r, struct ranks *ranks) {
     if (!r) return;
     atomic_store(&r->stop, true);
+    host_tensors_stop(&r->host);
     if (r->task.running) task_join(&r->task, NULL);
     if (ranks) run_free_trainees(r, ranks);
     dataset_epoch_free(r->epoch);

@@ -23,8 +23,8 @@ enum run_phase {
     RUN_EVAL_BEGIN, /* a micro-batch of the eval part */
     RUN_EVAL_FORWARD,
     RUN_EVAL_LOSS,  /* chunk */
-    RUN_GATHER,     /* tensors to host memory */
-    RUN_WRITING,    /* a task writes a checkpoint or the result */
+    RUN_GATHER,     /* pieces to host memory, while a task writes a checkpoint or the result of them */
+    RUN_WRITING,    /* all are there, or nobody wants them */
     RUN_OPENING,    /* a task opens the result, and the adapter that it would replace */
     RUN_JUDGE,      /* what it would replace onto the ranks, for an eval of that */
     RUN_ACTIVATE,
@@ -60,7 +60,7 @@ struct run {
     struct job_sizes sizes;
 
     enum run_phase phase;
-    int index; /* layer, chunk, slice or tensor */
+    int index; /* layer, chunk, slice or piece */
     struct train_position position;
     int64_t steps;
     int64_t micro_of_step, micro_in_step; /* done, and how many this step has */
@@ -109,8 +109,8 @@ void run_leave(struct run *r, bool save);
 /* Trainees of r->sizes.options. */
 int run_make_trainees(struct run *r, struct ranks *ranks, struct error *e);
 void run_free_trainees(struct run *r, struct ranks *ranks);
-/* Tensor `index` of host, those parts that are there, onto the ranks. */
-int run_put_tensor(struct run *r, struct ranks *ranks, int index, struct error *e);
+/* Piece `index` of host, which is in memory, onto the ranks. */
+int run_put_piece(struct run *r, struct ranks *ranks, int index, struct error *e);
 void run_begin_eval(struct run *r);
 /* A line of the job's log; fields are taken. */
 void run_tell(struct run *r, json_t *fields);

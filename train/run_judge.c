@@ -79,12 +79,16 @@ static int put_incumbent(struct run *r, struct ranks *ranks, struct error *e) {
     host_tensors_free(&r->host);
     int err = run_make_trainees(r, ranks, e);
     if (err || !r->against) return err;
-    err = host_tensors_new(&r->host, r->on_rank[0], false, e);
-    for (int i = 0; i < r->host.n && !err; i++) {
-        struct host_tensor *t = &r->host.at[i];
-        adapter_read(r->against, t->shape.name, host_tensor_floats(t), t->part[PART_VALUE]);
-        err = run_put_tensor(r, ranks, i, e);
+    struct host_tensors *t = &r->host;
+    err = host_tensors_new(t, r->on_rank[0], e);
+    if (!err) host_tensors_begin(t, 1);
+    for (int i = 0; i < host_pieces(t) && !err; i++) {
+        err = host_piece_make(t, i, e);
+        if (err) break;
+        adapter_read(r->against, t->shape[i].name, host_piece_floats(t, i), t->at[i]);
+        err = run_put_piece(r, ranks, i, e);
     }
+    host_tensors_end(t);
     return err;
 }
 

@@ -33,14 +33,17 @@ static int start_anew(struct run *r, const char *why) {
     return 0;
 }
 
-/* The adapter's tensors into host, which has room; false when it has not all of them. */
-static bool read_all(struct run *r) {
-    bool all = true;
-    for (int i = 0; i < r->host.n && all; i++) {
-        struct host_tensor *t = &r->host.at[i];
-        all = adapter_read(r->start, t->shape.name, host_tensor_floats(t), t->part[PART_VALUE]);
+/* The adapter's tensors into host memory; *all: it has them all. */
+static int read_all(struct run *r, bool *all, struct error *e) {
+    struct host_tensors *t = &r->host;
+    int err = 0;
+    *all = true;
+    host_tensors_begin(t, 1);
+    for (int i = 0; i < host_pieces(t) && *all && !err; i++) {
+        err = host_piece_make(t, i, e);
+        if (!err) *all = adapter_read(r->start, t->shape[i].name, host_piece_floats(t, i), t->at[i]);
     }
-    return all;
+    return err;
 }
 
 int start_put(struct run *r, struct ranks *ranks, bool *put, struct error *e) {
@@ -51,10 +54,13 @@ int start_put(struct run *r, struct ranks *ranks, bool *put, struct error *e) {
     if (adapter_rank(r->start) != o->rank || adapter_targets(r->start) != o->targets ||
         fabsf(adapter_scale(r->start) - o->scale) > 1e-5f * o->scale)
         return start_anew(r, "it has another r, alpha or other targets than this job");
-    if (!read_all(r)) return start_anew(r, "it does not cover all layers");
-    int err = 0;
-    for (int i = 0; i < r->host.n && !err; i++) err = run_put_tensor(r, ranks, i, e);
+    bool all;
+    int err = read_all(r, &all, e);
+    for (int i = 0; i < host_pieces(&r->host) && all && !err; i++)
+        err = run_put_piece(r, ranks, i, e);
+    host_tensors_end(&r->host);
     if (err) return err;
+    if (!all) return start_anew(r, "it does not cover all layers");
     *put = true;
     run_tell(r, json_pack("{s:s, s:s}", "event", "start", "from", r->start_path));
     return 0;

@@ -1,5 +1,7 @@
 #include "train/sizes.h"
 
+#include "train/tensors.h"
+
 #include <math.h>
 
 /* Rows of a micro-batch, about: enough for the products, few enough that a layer is a short unit. */
@@ -32,7 +34,8 @@ void job_sizes_of(struct job_sizes *out, const struct job_spec *s) {
 
 size_t job_host_bytes(const struct trainee_cost *cost) {
     enum { PARTS = 3 }; /* value, m, v */
-    return PARTS * cost->whole_floats * sizeof(float);
+    size_t window = HOST_FLOATS + cost->largest_floats, all = PARTS * cost->whole_floats;
+    return (window < all ? window : all) * sizeof(float);
 }
 
 size_t job_room(size_t left) {

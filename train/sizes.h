@@ -13,8 +13,8 @@ struct job_sizes {
 
 void job_sizes_of(struct job_sizes *out, const struct job_spec *spec);
 
-/* Host memory of all ranks together, beside the devices': the trained tensors and their moments, whole,
- * on their way to a checkpoint. */
+/* Host memory of all ranks together, beside the devices', at most: trained tensors, whole, on their way to a
+ * checkpoint (train/tensors.h). */
 size_t job_host_bytes(const struct trainee_cost *cost);
 
 /* Of the bytes that a rank has left, what a job may take: a little stays for what is not reckoned. */

@@ -154,7 +154,7 @@ static void a_configuration_plans_as_its_weights_do(void **state) {
             assert_int_equal(plan_trainee(&a, real, &split, &ways[way], &e), 0);
             assert_int_equal(plan_trainee(&b, bare, &split, &ways[way], &e), 0);
             assert_int_equal(a.bytes, b.bytes);
-            assert_int_equal(a.whole_floats, b.whole_floats);
+            assert_int_equal(a.largest_floats, b.largest_floats);
         }
         model_free(real);
         model_free(bare);
@@ -185,7 +185,7 @@ static void a_large_model_is_planned_in_little_memory(void **state) {
                                           .max_blocks = CTX / 32, .kv_type = DTYPE_F16},
                               .train = &full, .micro_batches = 1};
     size_t before = peak_kib();
-    assert_false(assumed);
+    assert_true(before > 0 && !assumed);
     assert_int_equal(model_plan(m, 4, &split, &e), 0);
     if (plan_rank(&cost, &q, 1, &e) != 0) fail_msg("%s", e.message);
 #ifndef __SANITIZE_ADDRESS__
