@@ -37,7 +37,7 @@ struct round {
 };
 
 static bool is_stopped(const struct dataset_options *o) {
-    return o->stop && atomic_load_explicit(o->stop, memory_order_relaxed);
+    return o->want.stop && atomic_load_explicit(o->want.stop, memory_order_relaxed);
 }
 
 static void encode_one(struct round *round, size_t i) {
@@ -269,7 +269,7 @@ static char *cache_path_of(const char *path, const char *dir, uint64_t options) 
 
 /* Whether the cache is of the whole file as it is now. A file that looks untouched since well before
  * it was read is; any other is read to be sure. */
-static bool is_whole_file(const struct cache *c, const char *path) {
+static bool is_whole_file(const struct cache *c, const char *path, const _Atomic bool *stop) {
     const struct cache_footer *f = &c->footer;
     struct stat st;
     uint64_t hash;
@@ -277,7 +277,7 @@ static bool is_whole_file(const struct cache *c, const char *path) {
     struct file_state now = file_state_of(&st);
     if (!memcmp(&now, &f->source, sizeof now) && f->made_ns - now.ctime_ns > clock_grain_ns)
         return true;
-    return records_hash_file(path, &hash, NULL) == 0 && hash == f->part.hash;
+    return records_hash_file(path, stop, &hash, NULL) == 0 && hash == f->part.hash;
 }
 
 /* What was pinned may be gone from the file, and what is new in one is known only by reading it. */
@@ -285,7 +285,7 @@ static bool cache_serves(const struct cache *c, const char *path, const struct d
     const struct data_part *part = &c->footer.part, *pinned = &want->pinned;
     if (pinned->to > 0)
         return part->from == pinned->from && part->to == pinned->to && part->hash == pinned->hash;
-    return !want->growing && is_whole_file(c, path);
+    return !want->growing && is_whole_file(c, path, want->stop);
 }
 
 static int open_or_build(struct dataset *d, const char *path, const struct dataset_options *options,

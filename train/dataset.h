@@ -28,7 +28,6 @@ struct dataset_options {
     bool skip_bad;         /* count broken records instead of failing */
     int threads;
     struct data_want want; /* which bytes of the file; zeroed: all */
-    const _Atomic bool *stop; /* ends with ERR_CANCELLED soon after it becomes true; or NULL */
 };
 
 struct dataset_report {

@@ -17,6 +17,7 @@ struct data_want {
     struct data_part known;  /* what comes behind known.to, where the file still begins with the same
                                 bytes; else all of it. to 0 = all of it */
     bool growing; /* others append to the file: what follows its last whole record is left alone */
+    const _Atomic bool *stop; /* reading ends with ERR_CANCELLED soon after it becomes true; or NULL */
 };
 
 #endif

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,7 +44,10 @@ static int open_data(const char *path, struct stat *st, struct error *e) {
 
 /* Reads a whole block, or the `most` bytes that are left of it: how many there were, or a negative
  * error. */
-static ssize_t read_block(int fd, const char *path, char *to, int64_t most, struct error *e) {
+static ssize_t read_block(int fd, const char *path, const _Atomic bool *stop, char *to, int64_t most,
+                          struct error *e) {
+    if (stop && atomic_load_explicit(stop, memory_order_relaxed))
+        return error_set(e, ERR_CANCELLED, "%s: reading it was given up", path);
     size_t want = most < HASH_BLOCK ? (size_t)most : HASH_BLOCK, have = 0;
     while (have < want) {
         ssize_t n = read(fd, to + have, want - have);
@@ -56,14 +60,14 @@ static ssize_t read_block(int fd, const char *path, char *to, int64_t most, stru
 }
 
 /* The hash of the next bytes of fd, `most` or as many as there are; their number in *n. */
-static int hash_fd(int fd, const char *path, int64_t most, uint64_t *hash, int64_t *n,
-                   struct error *e) {
+static int hash_fd(int fd, const char *path, int64_t most, const _Atomic bool *stop, uint64_t *hash,
+                   int64_t *n, struct error *e) {
     char *block = malloc(HASH_BLOCK);
     if (!block) return error_set(e, ERR_MEMORY, "%s: no memory to read it", path);
     ssize_t got;
     *hash = 0;
     *n = 0;
-    while ((got = read_block(fd, path, block, most - *n, e)) > 0) {
+    while ((got = read_block(fd, path, stop, block, most - *n, e)) > 0) {
         *hash = hash_bytes(*hash, block, (size_t)got);
         *n += got;
     }
@@ -71,12 +75,12 @@ static int hash_fd(int fd, const char *path, int64_t most, uint64_t *hash, int64
     return (int)got;
 }
 
-int records_hash_file(const char *path, uint64_t *hash, struct error *e) {
+int records_hash_file(const char *path, const _Atomic bool *stop, uint64_t *hash, struct error *e) {
     struct stat st;
     int64_t n;
     int fd = open_data(path, &st, e);
     if (fd < 0) return fd;
-    int err = hash_fd(fd, path, INT64_MAX, hash, &n, e);
+    int err = hash_fd(fd, path, INT64_MAX, stop, hash, &n, e);
     close(fd);
     return err;
 }
@@ -138,7 +142,7 @@ static int make_room(struct records *r, size_t more, struct error *e) {
 }
 
 static int read_on(struct records *r, ssize_t *n, struct error *e) {
-    *n = read_block(r->fd, r->path, r->data + r->size, r->to - r->offset, e);
+    *n = read_block(r->fd, r->path, r->want.stop, r->data + r->size, r->to - r->offset, e);
     if (*n < 0) return (int)*n;
     if (*n > 0) r->hash = hash_bytes(r->hash, r->data + r->size, (size_t)*n);
     r->offset += *n;
@@ -244,7 +248,7 @@ int records_check(const struct records *r, struct error *e) {
         uint64_t hash;
         int64_t n;
         if (lseek(r->fd, 0, SEEK_SET) != 0) return error_errno(e, errno, r->path, "read");
-        int err = hash_fd(r->fd, r->path, r->offset, &hash, &n, e);
+        int err = hash_fd(r->fd, r->path, r->offset, r->want.stop, &hash, &n, e);
         if (err) return err;
         same = n == r->offset && hash == r->hash;
     }

@@ -62,7 +62,7 @@ int records_next(struct records *r, const struct record **out, size_t *n, struct
 int records_check(const struct records *r, struct error *e);
 
 /* The hash that a struct records has at the end of the file. */
-int records_hash_file(const char *path, uint64_t *hash, struct error *e);
+int records_hash_file(const char *path, const _Atomic bool *stop, uint64_t *hash, struct error *e);
 
 /* ERR_BAD_FILE "PATH: line N: …" with notes path and line. */
 int record_error(struct error *e, const char *path, int64_t line, const char *format, ...)

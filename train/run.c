@@ -111,7 +111,6 @@ static int open_data(struct run *r, const char *path, const struct data_want *wa
                                 .seq_len = r->spec.seq_len,
                                 .on_completion = r->spec.loss_on == LOSS_ON_COMPLETION,
                                 .skip_bad = r->spec.skip_bad,
-                                .stop = &r->stop,
                                 .threads = r->options->threads,
                                 .want = *want};
     return err ? err : dataset_open(out, path, &o, e);
@@ -120,7 +119,7 @@ static int open_data(struct run *r, const char *path, const struct data_want *wa
 /* A job that was stopped reads what it read before; one that is new reads what is new, where it was
  * asked to, and from then on that. */
 static int open_training_data(struct run *r, struct error *e) {
-    struct data_want want = {.pinned = r->part, .growing = r->spec.since_last};
+    struct data_want want = {.pinned = r->part, .growing = r->spec.since_last, .stop = &r->stop};
     struct dataset_report report;
     int64_t before;
     int err = r->spec.since_last && r->part.to == 0
@@ -141,7 +140,7 @@ static int reading_task(void *arg, struct error *e) {
     int err = open_training_data(r, e);
     start_open(r);
     if (!err && r->spec.eval_data)
-        err = open_data(r, r->spec.eval_data, &(struct data_want){0}, &r->eval_data, e);
+        err = open_data(r, r->spec.eval_data, &(struct data_want){.stop = &r->stop}, &r->eval_data, e);
     if (err) return err;
     snprintf(cache, sizeof cache, "%s/cache", r->options->state_dir);
     cache_trim(cache, cache_bytes, begin);
