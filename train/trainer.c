@@ -14,6 +14,9 @@ struct trainer {
     struct run *run;
     double deadline; /* of the run, on the wall clock; 0 = none */
     bool leaving; /* the run ends without its job: paused, cancelled */
+    struct task nap;    /* the store could not be written (a full disk): it is tried again behind it */
+    int64_t untold;     /* a failed job of which the store does not know yet; 0 = none */
+    struct error why;   /* of untold */
 };
 
 int trainer_new(struct trainer **out, const struct trainer_options *options, struct error *e) {
@@ -28,6 +31,7 @@ int trainer_new(struct trainer **out, const struct trainer_options *options, str
 void trainer_free(struct trainer *t) {
     if (!t) return;
     run_free(t->run, NULL);
+    if (t->nap.running) task_join(&t->nap, NULL);
     free(t);
 }
 
@@ -50,14 +54,39 @@ static void tell(struct trainer *t, int64_t id) {
     if (t->options.on_event) t->options.on_event(t->options.user, id);
 }
 
-static void fail_job(struct trainer *t, struct ranks *ranks, const struct error *why) {
-    int64_t id = t->run->id;
+static int sleep_task(void *arg, struct error *e) {
+    (void)arg, (void)e;
+    nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
+    return 0;
+}
+
+static void take_nap(struct trainer *t) {
+    struct error e;
+    t->nap.wake = t->options.on_work;
+    t->nap.user = t->options.user;
+    if (!t->nap.running && task_start(&t->nap, sleep_task, NULL, &e)) log_error("%s", e.message);
+}
+
+/* The store may be unwritable for the very reason that the job failed for: then it is told later. */
+static void tell_failure(struct trainer *t) {
     struct error e = {0};
-    log_error("job %lld failed: %s", (long long)id, why->message);
-    if (jobs_move(t->options.jobs, id, JOB_FAILED, why->message, NULL, &e))
-        log_error("job %lld: %s", (long long)id, e.message);
-    let_go(t, ranks);
+    int64_t id = t->untold;
+    int err = jobs_move(t->options.jobs, id, JOB_FAILED, t->why.message, NULL, &e);
+    if (err && e.kind != ERR_CONFLICT && e.kind != ERR_NOT_FOUND) {
+        take_nap(t);
+        return;
+    }
+    t->untold = 0;
+    atomic_store(&t->poked, true);
     tell(t, id);
+}
+
+static void fail_job(struct trainer *t, struct ranks *ranks, const struct error *why) {
+    log_error("job %lld failed: %s", (long long)t->run->id, why->message);
+    t->untold = t->run->id;
+    t->why = *why;
+    let_go(t, ranks);
+    tell_failure(t);
 }
 
 /* The run has noted in the store that the job is done. */
@@ -90,7 +119,9 @@ static bool take_job(struct trainer *t) {
     struct error e = {0};
     if (jobs_pause_late(t->options.jobs, &e)) log_error("the queue of jobs: %s", e.message);
     if (jobs_take(t->options.jobs, &job, &e)) {
-        if (e.kind != ERR_NOT_FOUND) log_error("the queue of jobs: %s", e.message);
+        if (e.kind == ERR_NOT_FOUND) return false;
+        log_error("the queue of jobs: %s", e.message);
+        take_nap(t);
         return false;
     }
     int64_t id = job.id;
@@ -100,10 +131,10 @@ static bool take_job(struct trainer *t) {
     job_free_fields(&job);
     if (err) {
         log_error("job %lld failed: %s", (long long)id, e.message);
-        jobs_move(t->options.jobs, id, JOB_FAILED, e.message, NULL, NULL);
-        atomic_store(&t->poked, true);
-    }
-    tell(t, id);
+        t->untold = id;
+        t->why = e;
+        tell_failure(t);
+    } else tell(t, id);
     return true;
 }
 
@@ -120,6 +151,15 @@ static bool is_late(const struct trainer *t) {
 
 bool trainer_unit(void *arg, struct ranks *ranks) {
     struct trainer *t = arg;
+    int ignored;
+    if (t->nap.running) {
+        if (!task_poll(&t->nap, &ignored, NULL)) return false;
+        atomic_store(&t->poked, true);
+    }
+    if (t->untold) {
+        tell_failure(t);
+        return !t->untold;
+    }
     bool poked = atomic_exchange(&t->poked, false), idle = false;
     if (t->run && !t->leaving && (poked || is_late(t))) heed(t);
     if (!t->run) return poked && take_job(t);
