@@ -60,6 +60,9 @@ const struct config_key config_keys[] = {
      "key or keys (separated by commas) that HTTP over TCP asks for; needed beyond this machine"},
     {"model_name", CONFIG_TEXT, AT(model_name), "", 0, 0, NULL,
      "the model's name in the OpenAI API; empty = the last part of its path"},
+    {"chat_template", CONFIG_TEXT, AT(chat_template), "", 0, 0, NULL,
+     "how conversations are written, instead of the model's own way: a .jinja file, or chatml, llama2, "
+     "llama3, mistral, gemma, phi3, zephyr, vicuna, alpaca"},
     {"state_dir", CONFIG_TEXT, AT(state_dir), "", 0, 0, NULL,
      "what the daemon keeps; empty = /var/lib/tpd (root, user tpd), else $XDG_STATE_HOME/tpd, else "
      "~/.local/state/tpd"},

@@ -27,7 +27,7 @@ struct daemon_config {
     int64_t memory_limit;
     bool debug_alias;
     char *socket, *socket_group, *state_dir, *data_dir;
-    char *listen, *api_key, *model_name;
+    char *listen, *api_key, *model_name, *chat_template;
     int64_t socket_mode;
     struct id_list allow_uid, allow_gid, admin_uid, admin_gid;
     int64_t max_connections, max_requests, max_message, max_upload, max_outbound;

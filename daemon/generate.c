@@ -1,6 +1,7 @@
 /* The method generate: parameters to a generation, and its end to a result. */
+#include "daemon/generate.h"
+
 #include "daemon/adapters.h"
-#include "daemon/generation.h"
 #include "daemon/methods.h"
 #include "daemon/prompt.h"
 #include "daemon/sampling_params.h"
@@ -44,12 +45,24 @@ static void put_timings(struct json_out *out, const struct gen_timings *t) {
     json_out_close(out, '}');
 }
 
-/* Members text, tokens, finish_reason, stop, seed, logprobs?, timings of an object that is open. */
+static void put_message(struct json_out *out, const struct gen_event *end) {
+    json_out_key(out, "message");
+    json_out_open(out, '{');
+    json_out_key(out, "role");
+    json_out_string(out, "assistant");
+    json_out_key(out, "content");
+    json_out_text(out, end->text, end->text_size);
+    json_out_close(out, '}');
+}
+
+/* Members text, message?, tokens, finish_reason, stop, seed, logprobs?, timings of an object that is
+ * open. */
 static void put_choice(struct json_out *out, const struct generation *g,
-                       const struct choice *choice) {
+                       const struct choice *choice, bool message) {
     const struct gen_event *end = choice->end;
     json_out_key(out, "text");
     json_out_text(out, end->text, end->text_size);
+    if (message) put_message(out, end);
     json_out_key(out, "tokens");
     token_json_ids(out, end->tokens, end->n_tokens);
     json_out_key(out, "finish_reason");
@@ -73,10 +86,9 @@ static void put_usage(struct json_out *out, const struct generation *g) {
 
 /* The first choice's members, the prompt's and the usage of all; with n > 1 all choices beside
  * them. */
-static int put_result(struct generation *g, struct json_out *out, struct error *e) {
-    (void)e;
+void generate_put_result(const struct generation *g, struct json_out *out, bool message) {
     json_out_open(out, '{');
-    put_choice(out, g, &g->choices[0]);
+    put_choice(out, g, &g->choices[0], message);
     put_prompt_logprobs(out, g);
     put_usage(out, g);
     if (g->n > 1) {
@@ -85,12 +97,17 @@ static int put_result(struct generation *g, struct json_out *out, struct error *
         for (int i = 0; i < g->n; i++) {
             json_out_open(out, '{');
             json_out_member_int(out, "index", i);
-            put_choice(out, g, &g->choices[i]);
+            put_choice(out, g, &g->choices[i], message);
             json_out_close(out, '}');
         }
         json_out_close(out, ']');
     }
     json_out_close(out, '}');
+}
+
+static int put_result(struct generation *g, struct json_out *out, struct error *e) {
+    (void)e;
+    generate_put_result(g, out, false);
     return 0;
 }
 
@@ -111,12 +128,12 @@ static void encode(struct call *call) {
 
 static const struct generation_form form = {.piece = generation_notify, .finish = put_result};
 
-void handle_generate(struct call *call) {
+struct generation *generate_begin(struct call *call, const struct generation_form *of) {
     json_t *params = call->params, *n = json_object_get(params, "n");
     struct generation *g =
         generation_new(call, 1, n && !json_is_null(n) ? (int)json_number_value(n) : 1);
-    if (!g) return;
-    g->form = &form;
+    if (!g) return NULL;
+    g->form = of;
     g->stream = json_is_true(json_object_get(params, "stream"));
     struct error e;
     const char *adapter = json_string_value(json_object_get(params, "adapter"));
@@ -125,8 +142,13 @@ void handle_generate(struct call *call) {
         (sampling_read(&g->sampling, params, model_config(call->server->model)->vocab, &e) != 0 ||
          adapters_choose(call->server, adapter, &g->adapter, &e) != 0)) {
         generation_fail(g, &e);
-        return;
+        return NULL;
     }
     if (g->adapter) g->adapter->users++;
-    generation_start(g, encode, prompt_text_bytes(json_object_get(params, "prompt")));
+    return g;
+}
+
+void handle_generate(struct call *call) {
+    struct generation *g = generate_begin(call, &form);
+    if (g) generation_start(g, encode, prompt_text_bytes(json_object_get(call->params, "prompt")));
 }

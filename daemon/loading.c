@@ -5,6 +5,7 @@
 #include "daemon/notify.h"
 #include "daemon/call.h"
 #include "daemon/training.h"
+#include "text/chat.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +16,7 @@ struct loading {
     struct server *server;
     struct model *model;
     struct tokenizer *tokenizer;
+    struct chat *chat;
     struct error error; /* kind ERR_NONE when both are open */
     double model_ms, tokenizer_ms;
 };
@@ -43,6 +45,8 @@ static void open_files(uv_work_t *work) {
     start = clock_ns();
     if (tokenizer_open(&l->tokenizer, path, &l->error) != 0) return;
     l->tokenizer_ms = ms_since(start);
+    const char *choice = l->server->config->chat_template;
+    if (chat_open(&l->chat, path, choice, l->tokenizer, &l->error) != 0) return;
     adapters_open_files(l->server, l->model);
 }
 
@@ -153,6 +157,7 @@ static void say_model(const struct loading *l) {
         log_info("its weights are new, drawn from seed %lld: a full fine-tune job trains them",
                  (long long)l->server->config->init);
     log_info("opened model in %.0f ms, tokenizer in %.0f ms", l->model_ms, l->tokenizer_ms);
+    if (chat_missing(l->chat)) log_info("no chat: %s", chat_missing(l->chat));
 }
 
 static void on_opened(uv_work_t *work, int status) {
@@ -161,6 +166,7 @@ static void on_opened(uv_work_t *work, int status) {
     struct server *server = l->server;
     server->model = l->model;
     server->tokenizer = l->tokenizer;
+    server->chat = l->chat;
     int rc = l->error.kind == ERR_NONE ? 0 : -1;
     if (rc == 0) say_model(l);
     /* A drain that began meanwhile still serves what waits. */

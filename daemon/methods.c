@@ -27,28 +27,51 @@ static const struct param job_log_params[] = {
     END,
 };
 
+/* What every method that generates takes. */
+#define SAMPLING_PARAMS                                                                            \
+    {"max_tokens", PARAM_INT, false, -1, 1e9, NULL},                                               \
+    {"temperature", PARAM_NUMBER, false, 0, 1000, NULL},                                           \
+    {"top_k", PARAM_INT, false, -1, 1e9, NULL},                                                    \
+    {"top_p", PARAM_NUMBER, false, 0, 1, NULL},                                                    \
+    {"min_p", PARAM_NUMBER, false, 0, 1, NULL},                                                    \
+    {"repetition_penalty", PARAM_NUMBER, false, 0.01, 100, NULL},                                  \
+    {"presence_penalty", PARAM_NUMBER, false, -100, 100, NULL},                                    \
+    {"frequency_penalty", PARAM_NUMBER, false, -100, 100, NULL},                                   \
+    {"penalty_last_n", PARAM_INT, false, -1, 1e9, NULL},                                           \
+    {"logit_bias", PARAM_OBJECT, false, 0, 0, NULL},                                               \
+    {"seed", PARAM_INT, false, -9223372036854775808.0, 9223372036854775807.0, NULL},               \
+    {"stop", PARAM_STRINGS, false, 0, 0, NULL},                                                    \
+    {"stop_token_ids", PARAM_IDS, false, 0, 0, NULL},                                              \
+    {"ignore_eos", PARAM_BOOL, false, 0, 0, NULL},                                                 \
+    {"logprobs", PARAM_INT, false, 0, SAMPLING_MAX_LOGPROBS, NULL},                                \
+    {"speculative", PARAM_CHOICE, false, 0, 0, "off|auto"},                                        \
+    {"adapter", PARAM_STRING, false, 0, 0, NULL}
+
 static const struct param generate_params[] = {
     {"prompt", PARAM_PROMPT, true, 0, 0, NULL},
     {"stream", PARAM_BOOL, false, 0, 0, NULL},
     {"n", PARAM_INT, false, 1, 64, NULL},
-    {"max_tokens", PARAM_INT, false, -1, 1e9, NULL},
-    {"temperature", PARAM_NUMBER, false, 0, 1000, NULL},
-    {"top_k", PARAM_INT, false, -1, 1e9, NULL},
-    {"top_p", PARAM_NUMBER, false, 0, 1, NULL},
-    {"min_p", PARAM_NUMBER, false, 0, 1, NULL},
-    {"repetition_penalty", PARAM_NUMBER, false, 0.01, 100, NULL},
-    {"presence_penalty", PARAM_NUMBER, false, -100, 100, NULL},
-    {"frequency_penalty", PARAM_NUMBER, false, -100, 100, NULL},
-    {"penalty_last_n", PARAM_INT, false, -1, 1e9, NULL},
-    {"logit_bias", PARAM_OBJECT, false, 0, 0, NULL},
-    {"seed", PARAM_INT, false, -9223372036854775808.0, 9223372036854775807.0, NULL},
-    {"stop", PARAM_STRINGS, false, 0, 0, NULL},
-    {"stop_token_ids", PARAM_IDS, false, 0, 0, NULL},
-    {"ignore_eos", PARAM_BOOL, false, 0, 0, NULL},
-    {"logprobs", PARAM_INT, false, 0, SAMPLING_MAX_LOGPROBS, NULL},
+    SAMPLING_PARAMS,
     {"echo", PARAM_BOOL, false, 0, 0, NULL},
-    {"speculative", PARAM_CHOICE, false, 0, 0, "off|auto"},
-    {"adapter", PARAM_STRING, false, 0, 0, NULL},
+    END,
+};
+
+static const struct param chat_params[] = {
+    {"messages", PARAM_ANY, true, 0, 0, NULL},
+    {"tools", PARAM_ANY, false, 0, 0, NULL},
+    {"add_generation_prompt", PARAM_BOOL, false, 0, 0, NULL},
+    {"chat_template_kwargs", PARAM_OBJECT, false, 0, 0, NULL},
+    {"stream", PARAM_BOOL, false, 0, 0, NULL},
+    {"n", PARAM_INT, false, 1, 64, NULL},
+    SAMPLING_PARAMS,
+    END,
+};
+
+static const struct param template_params[] = {
+    {"messages", PARAM_ANY, true, 0, 0, NULL},
+    {"tools", PARAM_ANY, false, 0, 0, NULL},
+    {"add_generation_prompt", PARAM_BOOL, false, 0, 0, NULL},
+    {"chat_template_kwargs", PARAM_OBJECT, false, 0, 0, NULL},
     END,
 };
 
@@ -124,6 +147,8 @@ const struct method methods[] = {
     {"ping", handle_ping, 0, no_params},
     {"status", handle_status, 0, no_params},
     {"generate", handle_generate, METHOD_NEEDS_MODEL | METHOD_WORK, generate_params},
+    {"chat", handle_chat, METHOD_NEEDS_MODEL | METHOD_WORK, chat_params},
+    {"template", handle_template, METHOD_NEEDS_MODEL | METHOD_WORK, template_params},
     {"score", handle_score, METHOD_NEEDS_MODEL | METHOD_WORK, score_params},
     {"tokenize", handle_tokenize, METHOD_NEEDS_MODEL | METHOD_WORK, tokenize_params},
     {"detokenize", handle_detokenize, METHOD_NEEDS_MODEL | METHOD_WORK, detokenize_params},

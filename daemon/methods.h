@@ -40,6 +40,9 @@ void handle_tokenize(struct call *call);
 void handle_detokenize(struct call *call);
 /* generate.c */
 void handle_generate(struct call *call);
+/* chat.c */
+void handle_chat(struct call *call);
+void handle_template(struct call *call);
 /* score.c */
 void handle_score(struct call *call);
 /* methods_plan.c */

@@ -8,6 +8,7 @@
 #include "daemon/tcp.h"
 #include "daemon/training.h"
 #include "daemon/version.h"
+#include "text/chat.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -211,6 +212,7 @@ int server_run(const struct daemon_config *config) {
     }
     adapters_close(server);
     training_close(server);
+    chat_free(server->chat);
     tokenizer_free(server->tokenizer);
     model_free(server->model);
     int exit_code = server->exit_code;

@@ -16,6 +16,7 @@
 #include <uv.h>
 
 struct training;
+struct chat;
 
 enum server_state { SERVER_LOADING, SERVER_READY, SERVER_DRAINING };
 
@@ -47,6 +48,7 @@ struct server {
 
     struct model *model;         /* NULL until it is open */
     struct tokenizer *tokenizer; /* the same */
+    struct chat *chat;           /* the same */
     struct engine *engine;       /* NULL until it is started */
     struct training *training;   /* fine-tune jobs */
     struct metrics metrics;

@@ -74,6 +74,7 @@ int training_background(struct server *server, int n_threads, struct engine_back
     const struct trainer_options options = {
         .model = server->model,
         .tokenizer = server->tokenizer,
+        .chat = server->chat,
         .jobs = t->jobs,
         .state_dir = t->state_dir,
         .threads = n_threads,

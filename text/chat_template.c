@@ -15,9 +15,9 @@ struct chat_template {
     struct jinja *usual, *with_tools; /* with_tools NULL: the usual one */
     json_t *defaults;                 /* what the template may name without our being told */
     bool is_file;                     /* a .jinja by itself: it has what a request gives, no more */
-    bool takes_parts;
+    bool takes_parts, takes_tools, takes_tool_calls;
     uint64_t fingerprint;
-    char missing[400]; /* "": there is one */
+    char missing[512]; /* "": there is one */
 };
 
 static int no_memory(struct error *e) {
@@ -46,6 +46,8 @@ static int take_source(struct chat_template *t, const char *name, const char *wh
     }
     if (err) return err;
     t->fingerprint = hash_bytes(t->fingerprint, source, size);
+    if (jinja_uses(compiled, "tools")) t->takes_tools = true;
+    if (memmem(source, size, "tool_calls", 10)) t->takes_tool_calls = true;
     jinja_free(*place);
     *place = compiled;
     return 0;
@@ -282,7 +284,15 @@ int chat_template_open(struct chat_template **out, const char *path, const char 
         free(t);
         return no_memory(e);
     }
-    int err = open_sources(t, path, choice, e);
+    struct error why = {0};
+    int err = open_sources(t, path, choice, &why);
+    if (why.kind == ERR_BAD_FILE && (!choice || !*choice)) { /* the model can do all but chat */
+        snprintf(t->missing, sizeof t->missing, "%s", why.message);
+        jinja_free(t->usual);
+        t->usual = NULL;
+        err = 0;
+    }
+    if (err && e) *e = why;
     if (!err && !t->is_file)
         err = json_object_set_new(t->defaults, "tools", json_null()) ||
                       json_object_set_new(t->defaults, "documents", json_null())
@@ -292,11 +302,14 @@ int chat_template_open(struct chat_template **out, const char *path, const char 
         chat_template_free(t);
         return err;
     }
-    if (!t->usual)
+    if (!t->usual && !*t->missing)
         snprintf(t->missing, sizeof t->missing,
                  "%.160s has no chat template: set chat_template to a .jinja file or to one of %s",
                  path, chat_builtin_names);
-    else t->takes_parts = find_takes_parts(t);
+    char *defaults = json_dumps(t->defaults, JSON_COMPACT | JSON_SORT_KEYS);
+    if (defaults) t->fingerprint = hash_bytes(t->fingerprint, defaults, strlen(defaults));
+    free(defaults);
+    if (t->usual) t->takes_parts = find_takes_parts(t);
     *out = t;
     return 0;
 }
@@ -320,6 +333,14 @@ bool chat_template_has_generation(const struct chat_template *t, bool with_tools
 
 bool chat_template_takes_parts(const struct chat_template *t) {
     return t->takes_parts;
+}
+
+bool chat_template_takes_tools(const struct chat_template *t) {
+    return t->takes_tools;
+}
+
+bool chat_template_takes_tool_calls(const struct chat_template *t) {
+    return t->takes_tool_calls;
 }
 
 uint64_t chat_template_fingerprint(const struct chat_template *t) {

@@ -5,7 +5,7 @@
 #include "base/thread.h"
 #include "text/unicode.h"
 #include "text/vocab.h"
-#include "train/chat.h"
+#include "text/chat.h"
 #include "train/dataset_private.h"
 
 #include <errno.h>
@@ -250,7 +250,7 @@ static int build_cache(const char *path, const char *cache_path, uint64_t option
 
 static uint64_t hash_options(const struct dataset_options *o) {
     const uint64_t parts[] = {tokenizer_fingerprint(o->tokenizer),
-                              chat_identity(o->tokenizer),
+                              o->chat ? chat_fingerprint(o->chat) : 0,
                               (uint64_t)o->vocab,
                               (uint64_t)o->eos,
                               (uint64_t)o->seq_len,

@@ -16,10 +16,12 @@
 #include "text/tokenizer.h"
 #include "train/part.h"
 
+struct chat;
 struct dataset;
 
 struct dataset_options {
     const struct tokenizer *tokenizer;
+    const struct chat *chat; /* how messages are written; NULL: they are refused */
     const char *cache_dir; /* must exist */
     int32_t vocab;         /* ids of input_ids records must be below it */
     int32_t eos;           /* appended to examples; -1 = none */

@@ -208,10 +208,7 @@ static int encode_object(const struct dataset_options *o, enum example_form form
         if (!err) err = add_learnt(json, "completion", &r, e);
         break;
     case FORM_MESSAGES:
-        if (json_array_size(json_object_get(json, "tools")) > 0)
-            err = error_set(e, ERR_PARAMS,
-                            "\"tools\" needs a chat template; plain ChatML has no form for it");
-        else err = chat_render(o->tokenizer, json_object_get(json, "messages"), &r, e);
+        err = chat_render_record(o->chat, json, &r, e);
         break;
     case FORM_INSTRUCTION: err = render_instruction(json, &r, e); break;
     case FORM_IDS: return encode_ids(json, out, e);

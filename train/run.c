@@ -105,6 +105,7 @@ static int open_data(struct run *r, const char *path, const struct data_want *wa
     int err = dir_make(cache, e);
     token_id eos = tokenizer_eos(r->options->tokenizer);
     struct dataset_options o = {.tokenizer = r->options->tokenizer,
+                                .chat = r->options->chat,
                                 .cache_dir = cache,
                                 .vocab = c->vocab,
                                 .eos = eos >= 0 ? eos : c->n_eos ? c->eos_ids[0] : -1,

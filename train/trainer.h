@@ -43,6 +43,7 @@ struct activator {
 struct trainer_options {
     const struct model *model;         /* borrowed */
     const struct tokenizer *tokenizer; /* borrowed */
+    const struct chat *chat;           /* borrowed; NULL: no messages */
     struct jobs *jobs;                 /* borrowed */
     const char *state_dir; /* jobs/ID and results below it; a job's data path is absolute already */
     int threads;           /* for reading data */

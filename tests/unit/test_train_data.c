@@ -213,7 +213,7 @@ static void broken_records_are_named_with_their_line(void **state) {
          1, "messages[1].content"},
         {"{\"messages\":[{\"role\":\"assistant\",\"content\":\"\"}]}", 1, "is empty"},
         {"{\"messages\":[{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{}]}]}", 1,
-         "tool_calls"},
+         "messages[0].tool_calls"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         refuse(chat, "bad.jsonl", cases[i].content, cases[i].line, cases[i].fault);
@@ -225,7 +225,8 @@ static void broken_records_are_named_with_their_line(void **state) {
            "one\ntwo\nthr\xff"
            "e\n",
            3, "0xff");
-    refuse(spm, "bad.jsonl", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}", 1, "ChatML");
+    refuse(spm, "bad.jsonl", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}", 1,
+           "chat template");
 }
 
 static void files_that_are_none_are_refused(void **state) {

@@ -5,6 +5,7 @@
 #include "tests/unit/tiny_files.h"
 
 #include "text/buffer.h"
+#include "text/chat.h"
 #include "train/dataset.h"
 
 static const char chat_tokenizer[] = "tests/data/models/tiny-chat"; /* ChatML, byte-level BPE */
@@ -17,10 +18,20 @@ UNUSED static struct tokenizer *open_tokenizer_at(const char *path) {
     return t;
 }
 
+/* That of tiny-chat, once for a test program; NULL for tokenizers without its tokens. */
+UNUSED static const struct chat *chat_for(const struct tokenizer *t) {
+    static struct chat *chat;
+    struct error e = {0};
+    if (tokenizer_find(t, "<|im_start|>") < 0) return NULL;
+    if (!chat && chat_open(&chat, chat_tokenizer, NULL, t, &e)) fail_msg("%s", e.message);
+    return chat;
+}
+
 /* tests/data's own tokenizers end a text with </s>. */
 UNUSED static struct dataset_options options_for(const struct tokenizer *t) {
     tiny_path("");
     return (struct dataset_options){.tokenizer = t,
+                                    .chat = chat_for(t),
                                     .cache_dir = tiny_dir,
                                     .vocab = tokenizer_size(t),
                                     .eos = tokenizer_find(t, "</s>"),
