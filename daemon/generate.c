@@ -111,21 +111,6 @@ static int put_result(struct generation *g, struct json_out *out, struct error *
     return 0;
 }
 
-static void encode(struct call *call) {
-    struct generation *g = call->state;
-    int32_t vocab = model_config(call->server->model)->vocab;
-    int rc = prompt_append(g->prompts, call->server->tokenizer, vocab, "prompt",
-                           json_object_get(call->params, "prompt"), true, &g->error);
-    if (rc == 0 && g->prompts[0].n == 0) {
-        error_set(&g->error, ERR_PARAMS,
-                  "prompt is empty and this model's tokenizer adds no token to start from (BOS): "
-                  "give at least one token");
-        error_note(&g->error, "field", "prompt");
-        error_note(&g->error, "expected", "at least one token");
-        error_note(&g->error, "got", "nothing");
-    }
-}
-
 static const struct generation_form form = {.piece = generation_notify, .finish = put_result};
 
 struct generation *generate_begin(struct call *call, const struct generation_form *of) {
@@ -134,6 +119,7 @@ struct generation *generate_begin(struct call *call, const struct generation_for
         generation_new(call, 1, n && !json_is_null(n) ? (int)json_number_value(n) : 1);
     if (!g) return NULL;
     g->form = of;
+    g->prompt_field = "prompt";
     g->stream = json_is_true(json_object_get(params, "stream"));
     struct error e;
     const char *adapter = json_string_value(json_object_get(params, "adapter"));
@@ -150,5 +136,7 @@ struct generation *generate_begin(struct call *call, const struct generation_for
 
 void handle_generate(struct call *call) {
     struct generation *g = generate_begin(call, &form);
-    if (g) generation_start(g, encode, prompt_text_bytes(json_object_get(call->params, "prompt")));
+    if (g)
+        generation_start(g, generation_encode_prompts,
+                         prompt_text_bytes(json_object_get(call->params, "prompt")));
 }

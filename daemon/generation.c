@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "daemon/adapters.h"
+#include "daemon/prompt.h"
 #include "daemon/sampling_params.h"
 #include "daemon/rpc.h"
 #include "daemon/server.h"
@@ -11,6 +12,25 @@
 #include <string.h>
 
 enum { INLINE_TEXT_BYTES = 4096, RESULT_INLINE_ENTRIES = 4096 };
+
+void generation_encode_prompts(struct call *call) {
+    struct generation *g = call->state;
+    int32_t vocab = model_config(call->server->model)->vocab;
+    const char *field = g->prompt_field;
+    const json_t *value = json_object_get(call->params, field);
+    for (int i = 0; i < g->n_prompts && g->error.kind == ERR_NONE; i++) {
+        int rc = prompt_append(&g->prompts[i], call->server->tokenizer, vocab, field,
+                               prompt_at(value, (size_t)i), true, &g->error);
+        if (rc != 0 || g->prompts[i].n > 0) continue;
+        error_set(&g->error, ERR_PARAMS,
+                  "%s is empty and this model's tokenizer adds no token to start from (BOS): "
+                  "give at least one token",
+                  field);
+        error_note(&g->error, "field", field);
+        error_note(&g->error, "expected", "at least one token");
+        error_note(&g->error, "got", "nothing");
+    }
+}
 
 /* An event on its way from the engine's thread. */
 struct event_letter {
@@ -116,7 +136,8 @@ static size_t result_entries(const struct generation *g) {
     size_t n = 0, each = g->sampling.logprobs >= 0 ? 2 + (size_t)g->sampling.logprobs : 1;
     for (int i = 0; i < g->n; i++)
         if (g->choices[i].end)
-            n += (g->choices[i].end->n_tokens + g->choices[i].end->n_prompt_tokens) * each;
+            n += (g->choices[i].end->n_tokens + g->choices[i].end->n_prompt_tokens) * each +
+                 g->choices[i].end->n_embedding;
     return n;
 }
 
@@ -213,6 +234,8 @@ static int submit(struct generation *g, struct choice *choice, struct error *e) 
     request->n_prompt = prompt->n;
     request->stream = g->stream;
     request->score = g->score;
+    request->embed = g->embed;
+    request->embed_last = g->embed_last;
     request->score_from = g->score_from;
     request->adapter = g->adapter ? g->adapter->slot : -1;
     request->prompt_untold = choice_index(choice) % (g->n / g->n_prompts) != 0;

@@ -32,7 +32,8 @@ struct generation {
     const struct generation_form *form;
     struct sampling sampling; /* of every choice but for the seed; owned */
     struct token_ids *prompts; /* [n_prompts] */
-    bool stream, score;
+    const char *prompt_field;  /* the parameter that has them, for generation_encode_prompts */
+    bool stream, score, embed, embed_last;
     size_t score_from;
     struct adapter_entry *adapter; /* counted in its users; NULL: the base alone */
     void *about; /* the form's own, freed with free() */
@@ -53,6 +54,9 @@ int choice_prompt(const struct choice *choice);
 void generation_start(struct generation *g, void (*encode)(struct call *call), size_t text_bytes);
 /* The form's piece in JSON-RPC: a `token` notification. */
 void generation_notify(struct choice *choice, const struct gen_event *event);
+/* An encode: the prompts are those of prompt_field (prompt.h), with the special tokens that the tokenizer
+ * adds to a text; one that has no token at all is refused. */
+void generation_encode_prompts(struct call *call);
 /* Ends the call with an error before anything was submitted. */
 void generation_fail(struct generation *g, const struct error *e);
 

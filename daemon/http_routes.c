@@ -17,6 +17,17 @@ static const struct param completion_params[] = {
     END,
 };
 
+static const struct param embedding_params[] = {
+    {"model", PARAM_STRING, false, 0, 0, NULL},
+    {"input", PARAM_ANY, true, 0, 0, NULL},
+    {"encoding_format", PARAM_CHOICE, false, 0, 0, "float|base64"},
+    {"dimensions", PARAM_INT, false, 1, 1e6, NULL},
+    {"pooling", PARAM_CHOICE, false, 0, 0, "mean|last"},
+    {"adapter", PARAM_STRING, false, 0, 0, NULL},
+    {"user", PARAM_STRING, false, 0, 0, NULL},
+    END,
+};
+
 static const struct param model_params[] = {
     {"model", PARAM_STRING, true, 0, 0, NULL},
     END,
@@ -91,6 +102,8 @@ const struct http_route http_routes[] = {
      {"GET /v1/models/MODEL", handle_openai_model, 0, model_params}},
     {"POST", "/v1/completions", NULL, false, false,
      {"POST /v1/completions", handle_openai_completions, GENERATES, completion_params}},
+    {"POST", "/v1/embeddings", NULL, false, false,
+     {"POST /v1/embeddings", handle_openai_embeddings, GENERATES, embedding_params}},
     {"POST", "/v1/files", NULL, true, false,
      {"POST /v1/files", handle_openai_file_create, METHOD_ADMIN | METHOD_WORK, no_params}},
     {"GET", "/v1/files", NULL, false, false,

@@ -81,6 +81,13 @@ static const struct param score_params[] = {
     END,
 };
 
+static const struct param embed_params[] = {
+    {"input", PARAM_ANY, true, 0, 0, NULL},
+    {"pooling", PARAM_CHOICE, false, 0, 0, "mean|last"},
+    {"adapter", PARAM_STRING, false, 0, 0, NULL},
+    END,
+};
+
 static const struct param tokenize_params[] = {
     {"text", PARAM_STRING, true, 0, 0, NULL},
     {"special", PARAM_BOOL, false, 0, 0, NULL},
@@ -150,6 +157,7 @@ const struct method methods[] = {
     {"chat", handle_chat, METHOD_NEEDS_MODEL | METHOD_WORK, chat_params},
     {"template", handle_template, METHOD_NEEDS_MODEL | METHOD_WORK, template_params},
     {"score", handle_score, METHOD_NEEDS_MODEL | METHOD_WORK, score_params},
+    {"embed", handle_embed, METHOD_NEEDS_MODEL | METHOD_WORK, embed_params},
     {"tokenize", handle_tokenize, METHOD_NEEDS_MODEL | METHOD_WORK, tokenize_params},
     {"detokenize", handle_detokenize, METHOD_NEEDS_MODEL | METHOD_WORK, detokenize_params},
     {"model.info", handle_model_info, METHOD_NEEDS_MODEL, no_params},

@@ -54,6 +54,10 @@ void handle_adapter_unload(struct call *call);
 void handle_adapter_activate(struct call *call);
 void handle_adapter_rollback(struct call *call);
 
+/* embed.c */
+void handle_embed(struct call *call);
+/* POST /v1/embeddings */
+void handle_openai_embeddings(struct call *call);
 /* methods_finetune.c */
 void handle_finetune_submit(struct call *call);
 void handle_finetune_list(struct call *call);

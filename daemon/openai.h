@@ -12,6 +12,7 @@ enum { OPENAI_MAX_CHOICES = 128, OPENAI_COMPLETION_TOKENS = 16 /* where max_toke
 struct openai_about {
     char id[48];
     int64_t created; /* Unix time */
+    bool base64;     /* encoding_format of embeddings */
     bool told_usage; /* stream_options.include_usage */
     char model[];    /* as the client named it */
 };

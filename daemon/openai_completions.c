@@ -165,49 +165,6 @@ static void on_ended(struct choice *choice) {
 static const struct generation_form form = {
     .piece = on_piece, .ended = on_ended, .finish = finish};
 
-/* --- prompts: a string, token ids, or a list of such --- */
-
-static bool is_list(const json_t *prompt) {
-    const json_t *first = json_array_get(prompt, 0);
-    return json_is_string(first) || json_is_array(first);
-}
-
-static const json_t *prompt_at(const json_t *prompt, int i) {
-    return is_list(prompt) ? json_array_get(prompt, (size_t)i) : prompt;
-}
-
-static int check_prompt(const json_t *prompt, struct error *e) {
-    static const struct param one[] = {{"prompt", PARAM_PROMPT, true, 0, 0, NULL},
-                                       {NULL, 0, false, 0, 0, NULL}};
-    size_t n = is_list(prompt) ? json_array_size(prompt) : 1;
-    if (n > OPENAI_MAX_CHOICES)
-        return schema_refuse(e, "prompt", "at most 128 prompts in one request", prompt);
-    for (size_t i = 0; i < n; i++) {
-        json_t *object = json_pack("{s:O}", "prompt", prompt_at(prompt, (int)i));
-        int rc = object ? schema_check(one, object, e)
-                        : error_set(e, ERR_MEMORY, "no memory for the request");
-        json_decref(object);
-        if (rc != 0) return rc;
-    }
-    return 0;
-}
-
-static void encode(struct call *call) {
-    struct generation *g = call->state;
-    int32_t vocab = model_config(call->server->model)->vocab;
-    const json_t *prompt = json_object_get(call->params, "prompt");
-    for (int i = 0; i < g->n_prompts && g->error.kind == ERR_NONE; i++) {
-        int rc = prompt_append(&g->prompts[i], call->server->tokenizer, vocab, "prompt",
-                               prompt_at(prompt, i), true, &g->error);
-        if (rc == 0 && g->prompts[i].n == 0) {
-            error_set(&g->error, ERR_PARAMS,
-                      "prompt is empty and this model's tokenizer adds no token to start from "
-                      "(BOS): give at least one token");
-            error_note(&g->error, "field", "prompt");
-        }
-    }
-}
-
 static int64_t number_of(const json_t *params, const char *name, int64_t standard) {
     const json_t *value = json_object_get(params, name);
     return json_is_number(value) ? (int64_t)json_number_value(value) : standard;
@@ -228,8 +185,8 @@ void handle_openai_completions(struct call *call) {
     struct error e;
     const json_t *prompt = json_object_get(call->params, "prompt");
     int64_t n_each = number_of(call->params, "n", 1);
-    int n_prompts = is_list(prompt) ? (int)json_array_size(prompt) : 1;
-    if (check_prompt(prompt, &e) != 0 || check_offered(call->params, &e) != 0) {
+    int n_prompts = prompt_is_list(prompt) ? (int)json_array_size(prompt) : 1;
+    if (prompts_check(prompt, "prompt", OPENAI_MAX_CHOICES, &e) != 0 || check_offered(call->params, &e) != 0) {
         call_fail(call, &e);
         return;
     }
@@ -242,6 +199,7 @@ void handle_openai_completions(struct call *call) {
     struct generation *g = generation_new(call, n_prompts, (int)n_each);
     if (!g) return;
     g->form = &form;
+    g->prompt_field = "prompt";
     if (!call->cancelled && openai_read(g, "cmpl", &e) != 0) {
         generation_fail(g, &e);
         return;
@@ -250,5 +208,5 @@ void handle_openai_completions(struct call *call) {
     if (!most || json_is_null(most)) g->sampling.max_tokens = OPENAI_COMPLETION_TOKENS;
     size_t bytes = 0;
     for (int i = 0; i < n_prompts; i++) bytes += prompt_text_bytes(prompt_at(prompt, i));
-    generation_start(g, encode, bytes);
+    generation_start(g, generation_encode_prompts, bytes);
 }

@@ -1,5 +1,7 @@
 #include "daemon/prompt.h"
 
+#include "daemon/schema.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -42,4 +44,35 @@ int prompt_append(struct token_ids *ids, const struct tokenizer *tokenizer, int3
 
 size_t prompt_text_bytes(const json_t *value) {
     return json_string_length(value);
+}
+
+bool prompt_is_list(const json_t *value) {
+    const json_t *first = json_array_get(value, 0);
+    return json_is_string(first) || json_is_array(first);
+}
+
+size_t prompt_count(const json_t *value) {
+    return prompt_is_list(value) ? json_array_size(value) : 1;
+}
+
+const json_t *prompt_at(const json_t *value, size_t i) {
+    return prompt_is_list(value) ? json_array_get(value, i) : value;
+}
+
+int prompts_check(const json_t *value, const char *field, size_t most, struct error *e) {
+    const struct param one[] = {{field, PARAM_PROMPT, true, 0, 0, NULL},
+                                {NULL, 0, false, 0, 0, NULL}};
+    char expected[64];
+    size_t n = prompt_count(value);
+    snprintf(expected, sizeof expected, "at most %zu texts in one request", most);
+    if (n > most) return schema_refuse(e, field, expected, value);
+    for (size_t i = 0; i < n; i++) {
+        json_t *object = json_object();
+        int rc = object && json_object_set(object, field, (json_t *)prompt_at(value, i)) == 0
+                     ? schema_check(one, object, e)
+                     : error_set(e, ERR_MEMORY, "no memory for the request");
+        json_decref(object);
+        if (rc != 0) return rc;
+    }
+    return 0;
 }

@@ -111,15 +111,11 @@ static void ffn(struct shard *s, const struct step *step, int32_t layer) {
     row_parallel(s, step, layer, MAT_DOWN, s->gate);
 }
 
-/* The logits of the wanted rows, whole on every rank, and copied to the host on rank 0. */
-static void head(struct shard *s, const struct step *step, const struct step_ints *in) {
+/* The logits of rows of out_hidden, whole on every rank, and copied to the host on rank 0. */
+static void logits_of(struct shard *s, const struct step *step) {
     const struct model_config *c = s->config;
     const struct kernels *ops = s->ctx->ops;
     int32_t n = step->n_out;
-    ops->gather_rows(s->ctx, s->out_x, s->x, in->out_rows, n, c->hidden);
-    ops->gather_rows(s->ctx, s->out_partial, s->partial, in->out_rows, n, c->hidden);
-    ops->add_rmsnorm(s->ctx, s->out_hidden, s->out_x, s->out_partial, c->residual_multiplier,
-                     s->norm, n, c->hidden, c->norm_eps);
     bool split = s->plan->n > 1;
     dev_addr part = split ? s->logits_part : s->logits;
     if (s->n_vocab > 0) {
@@ -129,9 +125,24 @@ static void head(struct shard *s, const struct step *step, const struct step_int
             ops->scale(s->ctx, part, (size_t)n * (size_t)s->n_vocab, 1 / c->logits_scaling);
     }
     if (split) comm_all_gather(s->comm, s->logits, part, n, s->plan->vocab, DTYPE_F32);
-    if (s->rank == 0 && step->logits)
+    if (s->rank == 0)
         ops->download(s->ctx, step->logits, s->logits,
                       (size_t)n * (size_t)c->vocab * sizeof(float));
+}
+
+/* What is wanted of the wanted rows. */
+static void head(struct shard *s, const struct step *step, const struct step_ints *in) {
+    const struct model_config *c = s->config;
+    const struct kernels *ops = s->ctx->ops;
+    int32_t n = step->n_out;
+    ops->gather_rows(s->ctx, s->out_x, s->x, in->out_rows, n, c->hidden);
+    ops->gather_rows(s->ctx, s->out_partial, s->partial, in->out_rows, n, c->hidden);
+    ops->add_rmsnorm(s->ctx, s->out_hidden, s->out_x, s->out_partial, c->residual_multiplier,
+                     s->norm, n, c->hidden, c->norm_eps);
+    if (s->rank == 0 && step->states)
+        ops->download(s->ctx, step->states, s->out_hidden,
+                      (size_t)n * (size_t)c->hidden * sizeof(float));
+    if (step->logits) logits_of(s, step);
 }
 
 int model_forward(struct shard *s, const struct step *step, struct error *e) {

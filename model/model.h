@@ -71,11 +71,12 @@ struct step {
     const int32_t *seq;      /* [n_rows] 0 … n_seqs-1, ascending */
     const int32_t *blocks;   /* [n_seqs, max_blocks] block tables */
     const int32_t *adapter;  /* [n_seqs] adapter slot of each sequence, -1 none; NULL: none at all */
-    const int32_t *out_rows; /* [n_out] rows whose logits are wanted, ascending */
-    float *logits;           /* [n_out, vocab], filled on rank 0; NULL when n_out is 0 */
+    const int32_t *out_rows; /* [n_out] rows whose outcome is wanted, ascending */
+    float *logits;           /* [n_out, vocab], filled on rank 0; NULL: not wanted */
+    float *states;           /* [n_out, hidden] after the last norm, likewise */
 };
 
-/* All ranks call it with the same step. On return logits are there (rank 0 has waited). */
+/* All ranks call it with the same step. On return logits and states are there (rank 0 has waited). */
 int model_forward(struct shard *shard, const struct step *step, struct error *e);
 
 #endif

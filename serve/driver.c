@@ -177,19 +177,25 @@ static int forward(struct engine *engine, const struct sched_part *parts, int32_
                         .adapter = b->adapter,
                         .out_rows = b->out_rows};
     for (int32_t i = 0; i < n; i++) fill_part(engine, &parts[i], &step);
-    step.logits = step.n_out ? b->logits : NULL;
+    for (int32_t i = 0; i < n && step.n_out > 0; i++) {
+        if (sequence_of(&parts[i])->request->embed) step.states = b->states;
+        else step.logits = b->logits;
+    }
     return engine->runner->ops->forward(engine->runner, &step, e);
 }
 
-/* The part was computed; its logits begin at the given ones. Returns how many there were. */
-static int32_t take_part(struct engine *engine, const struct sched_part *part, float *logits) {
+/* The part was computed; its outcome begins at row `out` of what was wanted. Returns how many rows. */
+static int32_t take_part(struct engine *engine, const struct sched_part *part, int32_t out) {
     struct sequence *s = sequence_of(part);
+    bool embed = s->request->embed;
+    size_t width = (size_t)(embed ? engine->limits.hidden : engine->limits.vocab);
+    float *rows = (embed ? engine->buffers.states : engine->buffers.logits) + (size_t)out * width;
     struct error error = {0};
     int32_t first_out = part->first > part->entry->out_from ? part->first : part->entry->out_from;
     int32_t n_out = part->first + part->n_rows - first_out;
     int err = 0;
     for (int32_t i = 0; i < n_out && !err && !s->over; i++)
-        err = sequence_take_row(s, logits + (size_t)i * (size_t)engine->limits.vocab, &error);
+        err = sequence_take_row(s, rows + (size_t)i * width, &error);
     if (!err) scheduler_done(engine->scheduler, part);
     if (err || s->over) finish(engine, s, FINISH_ERROR, err ? &error : NULL);
     return n_out > 0 ? n_out : 0;
@@ -199,11 +205,11 @@ static int32_t take_part(struct engine *engine, const struct sched_part *part, f
 static void run_parts(struct engine *engine, const struct sched_part *parts, int32_t n) {
     struct error error = {0};
     int err = forward(engine, parts, n, &error);
-    float *logits = engine->buffers.logits;
+    int32_t out = 0;
     for (int32_t i = 0; i < n; i++) {
         if (err && n > 1) run_parts(engine, &parts[i], 1);
         else if (err) finish(engine, sequence_of(&parts[i]), FINISH_ERROR, &error);
-        else logits += (size_t)take_part(engine, &parts[i], logits) * (size_t)engine->limits.vocab;
+        else out += take_part(engine, &parts[i], out);
     }
 }
 
@@ -317,7 +323,8 @@ static int new_buffers(struct engine *engine, struct error *e) {
         (b->adapter = malloc(seqs * sizeof *b->adapter)) &&
         (b->parts = malloc(seqs * sizeof *b->parts)) &&
         (b->blocks = calloc(seqs * (size_t)o->max_blocks, sizeof *b->blocks)) &&
-        (b->logits = malloc((size_t)o->max_out * (size_t)engine->limits.vocab * sizeof(float)));
+        (b->logits = malloc((size_t)o->max_out * (size_t)engine->limits.vocab * sizeof(float))) &&
+        (b->states = malloc((size_t)o->max_out * (size_t)engine->limits.hidden * sizeof(float)));
     return ok ? 0 : error_set(e, ERR_MEMORY, "no memory for the rows of a step");
 }
 

@@ -16,7 +16,7 @@ static int check_prompt(const struct engine *engine, const struct gen_request *r
         error_note(e, "field", "prompt");
         return err;
     }
-    bool wants_tokens = !r->score && r->sampling.max_tokens != 0;
+    bool wants_tokens = !r->score && !r->embed && r->sampling.max_tokens != 0;
     if (r->n_prompt > (size_t)ctx || (r->n_prompt == (size_t)ctx && wants_tokens)) {
         int err =
             error_set(e, ERR_CONTEXT,
@@ -184,6 +184,7 @@ static void engine_free(struct engine *engine) {
     free(b->blocks);
     free(b->parts);
     free(b->logits);
+    free(b->states);
     pthread_mutex_destroy(&engine->lock);
     pthread_cond_destroy(&engine->bell);
     pthread_cond_destroy(&engine->settled);
@@ -216,6 +217,7 @@ int engine_start_on(struct engine **out, struct runner *runner,
     pthread_cond_init(&engine->settled, NULL);
     engine->limits.tokenizer = options->tokenizer;
     engine->limits.vocab = runner->config->vocab;
+    engine->limits.hidden = runner->config->hidden;
     if (runner->config->rope.kind == ROPE_DYNAMIC)
         engine->limits.fixed_len = runner->config->rope.original_len;
     engine->check_books = DEBUG_CHECKS || options->debug_alias;

@@ -103,6 +103,8 @@ struct gen_event {
     size_t n_prompt_tokens;
     /* END only */
     enum finish_reason finish;
+    float *embedding; /* [n_embedding], of an embed; else NULL */
+    size_t n_embedding;
     char *stop;          /* the stop string met, or NULL */
     token_id stop_token; /* the end token or stop_token_id met, or -1 */
     int64_t n_prompt, n_cached, n_completion;
@@ -126,6 +128,9 @@ struct gen_request {
      * sampling.logprobs alternatives, and FINISH_LENGTH. */
     bool score;
     size_t score_from;
+    /* embed: no sampling; END has the mean of the prompt's states after the last norm, or (embed_last) the
+     * last token's, of length 1, and FINISH_LENGTH. */
+    bool embed, embed_last;
     bool prompt_untold; /* echo with logprobs: without those of the prompt, which another tells */
     gen_event_fn *on_event;
     void *user;

@@ -69,6 +69,7 @@ struct engine {
         int32_t *blocks;                           /* [max_seqs, max_blocks] */
         struct sched_part *parts;                  /* [max_seqs] */
         float *logits;                             /* [max_out, vocab] */
+        float *states;                             /* [max_out, hidden] */
     } buffers;
 };
 

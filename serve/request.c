@@ -129,6 +129,7 @@ void gen_event_free(struct gen_event *event) {
     free(event->text);
     free(event->tokens);
     free(event->prompt_tokens);
+    free(event->embedding);
     free(event->stop);
     free(event);
 }

@@ -1,12 +1,13 @@
 #include "serve/sequence.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* --- making ---------------------------------------------------------------------------------- */
 
 static size_t wanted_tokens(const struct gen_request *request, int32_t ctx) {
-    if (request->score) return 0;
+    if (request->score || request->embed) return 0;
     size_t room = (size_t)ctx - request->n_prompt;
     int64_t wanted = request->sampling.max_tokens;
     return wanted >= 0 && (uint64_t)wanted < room ? (size_t)wanted : room;
@@ -40,6 +41,10 @@ int sequence_new(struct sequence **out, struct gen_request *request,
     s->entry.n_known = s->max_tokens ? n_prompt : n_prompt - 1;
     s->entry.n_positions = s->entry.n_known + (int32_t)s->max_tokens;
     s->entry.out_from = s->score_from > 0 ? (int32_t)s->score_from - 1 : 0;
+    if (request->embed) { /* every row's state is wanted, the last one's too */
+        s->entry.n_known = s->entry.n_positions = n_prompt;
+        s->entry.out_from = request->embed_last ? n_prompt - 1 : 0;
+    }
     s->entry.group = request->group;
     *out = s;
     return 0;
@@ -49,6 +54,7 @@ static void sequence_free(struct sequence *s) {
     free(s->tokens);
     free(s->reports);
     free(s->prompt_reports);
+    free(s->state_sum);
     sampler_free(s->sampler);
     token_stream_free(s->stream);
     output_free(s->output);
@@ -61,7 +67,7 @@ void sequence_drop(struct sequence *s) {
 }
 
 bool sequence_needs_steps(const struct sequence *s) {
-    return s->max_tokens > 0 || (s->entry.n_known > 0 && s->score_from < s->request->n_prompt);
+    return s->max_tokens > 0 || s->request->embed || (s->entry.n_known > 0 && s->score_from < s->request->n_prompt);
 }
 
 uint64_t sequence_root(const struct sequence *s, uint64_t epoch) {
@@ -146,7 +152,10 @@ int sequence_start(struct sequence *s, struct error *e) {
         err = token_stream_new(&s->stream, s->limits->tokenizer, true, continues_text(s), e);
     if (!err && sampling->echo) err = echo_prompt(s, e);
     s->finish = FINISH_LENGTH;
-    s->over = !s->max_tokens && s->score_from + s->n_prompt_reports == s->request->n_prompt;
+    if (!err && s->request->embed &&
+        !(s->state_sum = calloc((size_t)s->limits->hidden, sizeof *s->state_sum)))
+        err = error_set(e, ERR_MEMORY, "no memory for an embedding");
+    s->over = !s->max_tokens && !s->request->embed && s->score_from + s->n_prompt_reports == s->request->n_prompt;
     return err;
 }
 
@@ -226,10 +235,28 @@ static int choose_token(struct sequence *s, float *logits, struct error *e) {
     return take_token(s, e);
 }
 
-int sequence_take_row(struct sequence *s, float *logits, struct error *e) {
+/* The sum of the prompt's states, and after the last its direction. */
+static int take_state(struct sequence *s, const float *state, struct error *e) {
+    size_t n = (size_t)s->limits->hidden;
+    double square = 0;
+    for (size_t i = 0; i < n; i++) s->state_sum[i] += state[i];
+    s->entry.out_from++;
+    s->over = (size_t)s->entry.out_from == s->request->n_prompt;
+    if (!s->over) return 0;
+    float *embedding = s->end->embedding = malloc(n * sizeof *embedding);
+    if (!embedding) return error_set(e, ERR_MEMORY, "no memory for an embedding");
+    s->end->n_embedding = n;
+    for (size_t i = 0; i < n; i++) square += s->state_sum[i] * s->state_sum[i];
+    double scale = square > 0 ? 1 / sqrt(square) : 0;
+    for (size_t i = 0; i < n; i++) embedding[i] = (float)(s->state_sum[i] * scale);
+    return 0;
+}
+
+int sequence_take_row(struct sequence *s, float *row, struct error *e) {
+    if (s->request->embed) return take_state(s, row, e);
     size_t next = (size_t)s->entry.out_from + 1;
-    int err = next < s->request->n_prompt ? score_token(s, s->request->prompt[next], logits, e)
-                                          : choose_token(s, logits, e);
+    int err = next < s->request->n_prompt ? score_token(s, s->request->prompt[next], row, e)
+                                          : choose_token(s, row, e);
     s->entry.out_from++;
     if (next >= s->request->n_prompt) s->entry.n_known++;
     return err;

@@ -12,7 +12,7 @@
 /* What all sequences of an engine share. */
 struct sequence_limits {
     const struct tokenizer *tokenizer;
-    int32_t vocab, ctx;
+    int32_t vocab, hidden, ctx;
     /* Beyond this length dynamic rope scaling makes keys depend on the prompt's length; 0 = never. */
     int32_t fixed_len;
     const token_id *eos;
@@ -38,6 +38,7 @@ struct sequence {
     size_t n_reports, report_capacity;
     struct token_report *prompt_reports;
     size_t n_prompt_reports;
+    double *state_sum;           /* [hidden], of an embed */
     struct sampler *sampler;     /* NULL when max_tokens is 0 */
     struct token_stream *stream; /* likewise */
     struct output *output;
@@ -59,10 +60,10 @@ bool sequence_needs_steps(const struct sequence *s);
  * Sets over when there is nothing to compute. On failure it must be ended with the error. */
 int sequence_start(struct sequence *s, struct error *e);
 
-/* Takes the logits of the row at entry.out_from, which moves on: scores the prompt token after it, or
- * chooses the next token. logits [vocab] is scratch afterwards. Sets over when that was the last. On
+/* Takes the logits of the row at entry.out_from (of an embed its state), which moves on: scores the
+ * prompt token after it, or chooses the next token. row is scratch afterwards. Sets over when that was the last. On
  * failure it must be ended with the error. */
-int sequence_take_row(struct sequence *s, float *logits, struct error *e);
+int sequence_take_row(struct sequence *s, float *row, struct error *e);
 
 /* Sends the last PIECE and END, frees the sequence; the request is the caller's again. For one that
  * is over, finish is not looked at. error is copied (FINISH_ERROR), else NULL. */

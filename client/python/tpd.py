@@ -363,6 +363,12 @@ class Client:
         """Log-probabilities of a completion after a prompt, their sum and the perplexity."""
         return self.call("score", prompt=prompt, completion=completion)
 
+    def embed(self, input: Union[Prompt, List[Prompt]], pooling: str = "mean",
+              adapter: Optional[str] = None) -> List[List[float]]:
+        """Vectors of length 1, one a text. pooling: "mean" of a text's tokens, or "last"."""
+        params = {} if adapter is None else {"adapter": adapter}
+        return self.call("embed", input=input, pooling=pooling, **params)["vectors"]
+
     def tokenize(self, text: str, special: Optional[bool] = None) -> Result:
         """{"tokens": ids, "pieces": texts}. special: whether special tokens are added and read;
         the daemon's own choice when it is None."""

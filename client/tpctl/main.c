@@ -28,6 +28,8 @@ const struct command commands[] = {
      "terminal; stdin is taken to the last byte, newline included. Ctrl-C ends the\n"
      "generation and keeps what has come (exit 130).",
      generate_options, cmd_generate},
+    {"embed", "[TEXT|-]...", "Print the vectors of texts, each of length 1",
+     "Without a text, every line of stdin is one.", embed_options, cmd_embed},
     {"score", "PROMPT COMPLETION", "Tell how likely a completion is after a prompt",
      "The completion may be '-' to read it from stdin.", score_options, cmd_score},
     {"tokenize", "[TEXT|-]", "Print the token ids of a text",

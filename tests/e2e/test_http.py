@@ -502,3 +502,21 @@ def test_a_job_that_fails_says_why(start):
     file = upload(http, b'{"prompt":"a","completion":"b"}\n{"prompt":\n').json
     job = ended(http, ask(http, "POST", "/v1/fine_tuning/jobs", {"training_file": file["id"]}).json)
     assert job["status"] == "failed" and "line 2" in job["error"]["message"]
+
+
+# --- embeddings ---
+
+def test_embeddings_are_those_of_embed(http, client):
+    import base64
+    import struct
+    texts = ["hello", "the cat"]
+    want = client.call("embed", input=texts)["vectors"]
+    got = ask(http, "POST", "/v1/embeddings", {"model": "tiny-chat", "input": texts}).json
+    assert got["object"] == "list" and [d["embedding"] for d in got["data"]] == want
+    assert [d["index"] for d in got["data"]] == [0, 1]
+    assert got["usage"]["prompt_tokens"] == got["usage"]["total_tokens"] > 0
+    packed = ask(http, "POST", "/v1/embeddings", {"input": texts[0], "encoding_format": "base64"}).json
+    data = base64.b64decode(packed["data"][0]["embedding"])
+    assert all(abs(a - b) < 1e-7 for a, b in zip(struct.unpack(f"<{len(data) // 4}f", data), want[0]))
+    answer = ask(http, "POST", "/v1/embeddings", {"input": "a", "dimensions": 7})
+    assert answer.status == 400 and answer.error["param"] == "dimensions"

@@ -209,3 +209,18 @@ def test_shutdown_ends_the_daemon_and_then_there_is_none(tmp_path):
         finally:
             running.process.kill()
             running.log.close()
+
+
+def test_embed_prints_a_vector_a_text(tpd):
+    import subprocess
+    from daemon import BUILD
+    def run(*args, stdin=""):
+        return subprocess.run([str(BUILD / "tpctl"), "--socket", str(tpd.socket), *args], input=stdin,
+                              capture_output=True, text=True, timeout=60)
+    done = run("embed", "hello", "the cat")
+    assert done.returncode == 0 and len(done.stdout.splitlines()) == 2
+    assert run("embed", stdin="hello\n\nthe cat\n").stdout == done.stdout
+    first = [float(x) for x in done.stdout.splitlines()[0].split()]
+    assert abs(sum(x * x for x in first) - 1) < 1e-5
+    assert run("embed", "hello", "--pooling", "last").stdout != run("embed", "hello").stdout
+    assert run("embed").returncode == 64
