@@ -149,10 +149,11 @@ static void print_attention(struct kctx *c, int32_t T) {
 }
 
 static void print_team(const struct core_set *cores, bool bf16) {
-    struct cpu_options options = {.cores = *cores, .bf16_compute = bf16};
+    struct cpu_options options = {.cores = *cores};
     struct kctx *c;
     struct error e;
     check(kernels_cpu_open(&c, 0, &options, &e), &e);
+    c->ops->bf16_products(c, bf16);
     printf("%d core%s, %s%s: GFLOP/s\n", cores->n, cores->n == 1 ? "" : "s", kernels_cpu_level(),
            bf16 ? ", products in bf16 (where the CPU has it)" : "");
     print_products(c, 512, HIDDEN, FFN);

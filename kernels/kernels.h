@@ -230,6 +230,13 @@ struct kernels {
      * order whatever the team, so that bits repeat. */
     void (*embed_grad)(struct kctx *c, dev_addr grad, dev_addr dx, dev_addr ids, int32_t T,
                        int32_t d, int32_t V, int32_t first_row, float scale);
+    /* From here on linear, matmul and linear_dx round their operands to bf16 where the device multiplies
+     * that faster; sums stay fp32. Off at first; whoever turns it on turns it off again before others use
+     * the context, so that serving never sees it. */
+    void (*bf16_products)(struct kctx *c, bool on);
+    /* to[n] bf16 = from[n], to the nearest, ties to even; and back. */
+    void (*narrow)(struct kctx *c, dev_addr to, dev_addr from, size_t n);
+    void (*widen)(struct kctx *c, dev_addr to, dev_addr from, size_t n);
     /* to = from, within the device. */
     void (*copy)(struct kctx *c, dev_addr to, dev_addr from, size_t bytes);
     /* y[n] += a * x[n] */
@@ -266,8 +273,6 @@ void kctx_fail(struct kctx *c, const struct error *e);
 struct cpu_options {
     struct core_set cores; /* the rank's cores; the caller is pinned to the first */
     size_t memory_limit;   /* bytes this rank may hold; 0 = what the machine has */
-    bool bf16_compute;     /* matmul and linear_dx round their operands to bf16 where the CPU
-                            * multiplies that faster; sums stay fp32, and so does all of serving */
     bool debug_alias;      /* hand out unreadable addresses (also by TPD_DEBUG_ALIAS=1) */
 };
 /* Called on the rank's own thread, which becomes member 0 of its team. */
@@ -276,6 +281,8 @@ int kernels_cpu_open(struct kctx **out, int rank, const struct cpu_options *opti
 /* "avx512", "avx2", "portable": what run-time dispatch chose. The environment variable
  * TPD_CPU_CAP (portable, avx2, avx512) lowers it. */
 const char *kernels_cpu_level(void);
+/* Whether that multiplies bf16 (see bf16_products). */
+bool kernels_cpu_bf16(void);
 /* The host pointer behind a CPU context's address: for ipc/ and for tests, never for model code. */
 void *kernels_cpu_pointer(const struct kctx *c, dev_addr addr);
 struct team *kernels_cpu_team(const struct kctx *c);

@@ -34,6 +34,8 @@ struct train_options {
     int32_t checkpoint_layers; /* of the first so many layers only the input is kept, and backward
                                 * computes the rest again; at most all but the last, which loses
                                 * nothing by staying */
+    bool bf16;           /* products in bf16 where the device multiplies that (sums stay fp32), and what
+                          * backward needs of a layer kept in bf16 */
     bool sequence_parallel;    /* between the linear layers each rank holds its share of the rows */
     uint64_t seed;       /* of A's first values and of dropout */
 };

@@ -224,12 +224,37 @@ static void first_half(struct trainee *t, int32_t layer) {
     gather(t, t->hidden);
 }
 
+/* Between forward and backward a layer's activations are kept in bf16: out of the set that all layers work
+ * in, or back into it. */
+static void keep(struct trainee *t, const struct train_layer *l, bool back) {
+    const struct layer_acts *a = &l->acts, *k = &l->kept;
+    const struct shard *s = t->serving;
+    int32_t T = t->batch.n_rows, e = t->config->head_dim;
+    size_t q = floats(T, s->n_heads * e), kv = floats(T, s->n_kv_heads * e), ffn = floats(T, s->n_ffn);
+    const struct {
+        dev_addr work, kept;
+        size_t n;
+    } all[] = {{a->q_raw, k->q_raw, q}, {a->k_raw, k->k_raw, kv},
+               {a->q, k->q, q},         {a->k, k->k, kv},
+               {a->v, k->v, kv},        {a->attn, k->attn, floats(T, t->attn_cols)},
+               {a->gate, k->gate, ffn}, {a->up, k->up, ffn},
+               {a->x_mid, k->x_mid, own_floats(t)}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        if (!all[i].kept) continue;
+        if (back) t->ctx->ops->widen(t->ctx, all[i].work, all[i].kept, all[i].n);
+        else t->ctx->ops->narrow(t->ctx, all[i].kept, all[i].work, all[i].n);
+    }
+}
+
 void trainee_forward(struct trainee *t, int32_t layer) {
     const struct train_layer *l = &t->layers[layer];
     size_t n = own_floats(t);
     if (kctx_failed(t->ctx)) return;
+    t->ctx->ops->bf16_products(t->ctx, t->options.bf16);
     first_half(t, layer);
     ffn_forward(t, l);
+    t->ctx->ops->bf16_products(t->ctx, false);
+    if (t->options.bf16 && layer >= t->options.checkpoint_layers && !t->batch.evaluate) keep(t, l, false);
     t->ctx->ops->copy(t->ctx, layer_out(t, layer), l->acts.x_mid, n * sizeof(float));
     t->ctx->ops->axpy(t->ctx, layer_out(t, layer), own(t, t->partial), n,
                       t->config->residual_multiplier);
@@ -265,9 +290,15 @@ static void norm_backward(struct trainee *t, const struct train_param *param, de
 
 void trainee_backward(struct trainee *t, int32_t layer) {
     const struct train_layer *l = &t->layers[layer];
+    bool again = layer < t->options.checkpoint_layers;
     if (kctx_failed(t->ctx)) return;
-    if (layer < t->options.checkpoint_layers) recompute(t, layer);
-    else normed(t, l->acts.x_mid, l->norm[NORM_FFN]);
+    t->ctx->ops->bf16_products(t->ctx, t->options.bf16);
+    if (again) recompute(t, layer);
+    if (t->options.bf16) {
+        if (again) keep(t, l, false); /* the same bits as of a layer that was not computed again */
+        keep(t, l, true);
+    }
+    if (!again || t->options.bf16) normed(t, l->acts.x_mid, l->norm[NORM_FFN]);
     enter_branch(t);
     ffn_backward(t, l);
     norm_backward(t, l->norm_param[NORM_FFN], l->norm[NORM_FFN], l->acts.x_mid);
@@ -276,6 +307,7 @@ void trainee_backward(struct trainee *t, int32_t layer) {
     enter_branch(t);
     attention_backward(t, l, layer);
     norm_backward(t, l->norm_param[NORM_ATTN], l->norm[NORM_ATTN], l->acts.x_in);
+    t->ctx->ops->bf16_products(t->ctx, false);
 }
 
 /* --- the ends ------------------------------------------------------------------------------------ */
@@ -369,7 +401,9 @@ void trainee_loss_chunk(struct trainee *t, int32_t chunk) {
     int32_t n = T - from < t->options.loss_rows ? T - from : t->options.loss_rows;
     if (kctx_failed(t->ctx)) return;
     if (chunk == 0) before_chunks(t);
+    t->ctx->ops->bf16_products(t->ctx, t->options.bf16);
     if (any_trained(t, from, n)) loss_rows(t, from, n);
+    t->ctx->ops->bf16_products(t->ctx, false);
     if (chunk == trainee_loss_chunks(t) - 1) after_chunks(t);
 }
 

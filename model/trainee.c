@@ -12,19 +12,30 @@ static int64_t own_rows(const struct trainee *t) {
 
 struct want {
     dev_addr *at;
-    int64_t rows, cols; /* of 4 bytes */
+    int64_t rows, cols;
 };
 
-static int alloc_all(struct trainee *t, const struct want *want, size_t n, struct error *e) {
+static int alloc_of(struct trainee *t, size_t element, const struct want *want, size_t n,
+                    struct error *e) {
     for (size_t i = 0; i < n; i++) {
-        size_t bytes = (size_t)(want[i].rows * want[i].cols) * 4;
+        size_t bytes = (size_t)(want[i].rows * want[i].cols) * element;
         int err = bytes ? t->ctx->ops->mem_alloc(t->ctx, MEM_ACTIVATIONS, bytes, want[i].at, e) : 0;
         if (err) return error_prefix(e, "activations of training: ");
     }
     return 0;
 }
 
-static int alloc_acts(struct trainee *t, struct layer_acts *a, struct error *e) {
+static int alloc_all(struct trainee *t, const struct want *want, size_t n, struct error *e) {
+    return alloc_of(t, sizeof(float), want, n, e);
+}
+
+static int alloc_lse(struct trainee *t, struct layer_acts *a, struct error *e) {
+    const struct want lse = {&a->lse, t->options.max_rows, t->serving->n_heads};
+    return alloc_all(t, &lse, 1, e);
+}
+
+/* All of a layer's but x_in and lse, of so many bytes each. */
+static int alloc_acts(struct trainee *t, struct layer_acts *a, size_t element, struct error *e) {
     const struct shard *s = t->serving;
     int64_t T = t->options.max_rows, e_dim = t->config->head_dim;
     int64_t raw = t->config->qk_norm ? e_dim : 0;
@@ -32,20 +43,27 @@ static int alloc_acts(struct trainee *t, struct layer_acts *a, struct error *e) 
         {&a->q_raw, T, s->n_heads * raw}, {&a->k_raw, T, s->n_kv_heads * raw},
         {&a->q, T, s->n_heads * e_dim},   {&a->k, T, s->n_kv_heads * e_dim},
         {&a->v, T, s->n_kv_heads * e_dim}, {&a->attn, T, t->attn_cols},
-        {&a->lse, T, s->n_heads},         {&a->x_mid, own_rows(t), t->config->hidden},
+        {&a->x_mid, own_rows(t), t->config->hidden},
         {&a->gate, T, s->n_ffn},          {&a->up, T, s->n_ffn},
     };
-    return alloc_all(t, want, sizeof want / sizeof *want, e);
+    return alloc_of(t, element, want, sizeof want / sizeof *want, e);
 }
 
 /* Layers that are computed again work in the place of the first that is not: before it in forward, after
  * it in backward. */
 static int alloc_layers(struct trainee *t, struct error *e) {
-    int err = 0;
+    int err = t->options.bf16 ? alloc_acts(t, &t->work, sizeof(float), e) : 0;
     for (int32_t i = t->config->n_layers - 1; i >= 0 && !err; i--) {
-        struct layer_acts *a = &t->layers[i].acts;
-        if (i < t->options.checkpoint_layers) *a = t->layers[t->options.checkpoint_layers].acts;
-        else err = alloc_acts(t, a, e);
+        struct layer_acts *a = &t->layers[i].acts, *kept = &t->layers[i].kept;
+        const struct train_layer *shared = &t->layers[t->options.checkpoint_layers];
+        if (i < t->options.checkpoint_layers) {
+            *a = shared->acts;
+            *kept = shared->kept;
+        } else if (t->options.bf16) {
+            *a = t->work;
+            err = alloc_acts(t, kept, sizeof(uint16_t), e);
+        } else err = alloc_acts(t, a, sizeof(float), e);
+        if (!err && i >= t->options.checkpoint_layers) err = alloc_lse(t, a, e);
         a->x_in = 0;
         struct want x_in = {&a->x_in, own_rows(t), t->config->hidden};
         if (!err) err = alloc_all(t, &x_in, 1, e);
@@ -125,17 +143,21 @@ static void release(struct trainee *t, dev_addr addr) {
 }
 
 static void free_acts(struct trainee *t, const struct layer_acts *a) {
-    const dev_addr all[] = {a->q_raw, a->k_raw, a->q,    a->k,    a->v,
-                            a->attn,  a->lse,   a->x_mid, a->gate, a->up};
+    const dev_addr all[] = {a->q_raw, a->k_raw, a->q,    a->k, a->v,
+                            a->attn,  a->x_mid, a->gate, a->up};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) release(t, all[i]);
 }
 
 void trainee_free(struct trainee *t) {
     if (!t) return;
     for (int32_t i = 0; t->layers && i < t->config->n_layers; i++) {
-        release(t, t->layers[i].acts.x_in);
-        if (i >= t->options.checkpoint_layers) free_acts(t, &t->layers[i].acts);
+        const struct train_layer *l = &t->layers[i];
+        release(t, l->acts.x_in);
+        if (i < t->options.checkpoint_layers) continue;
+        release(t, l->acts.lse);
+        free_acts(t, t->options.bf16 ? &l->kept : &l->acts);
     }
+    free_acts(t, &t->work);
     for (int i = 0; i < t->n_params; i++) {
         const dev_addr all[] = {t->params[i].p, t->params[i].g, t->params[i].m, t->params[i].v};
         for (int k = 0; k < 4; k++) release(t, all[k]);

@@ -37,7 +37,8 @@ struct train_linear {
     uint64_t key;                 /* of dropout: layer and matrix */
 };
 
-/* What backward needs of a layer's forward. */
+/* What backward needs of a layer's forward. fp32; with options.bf16 all layers work in one such set, and
+ * what one of them must keep of it (all but x_in and lse) stands in a set of bf16 of its own. */
 struct layer_acts {
     dev_addr x_in;         /* [own rows, d] */
     dev_addr q_raw, k_raw; /* qwen3: before the head norms */
@@ -51,7 +52,7 @@ struct train_layer {
     struct train_linear matrix[MAT_COUNT];
     dev_addr norm[NORM_COUNT];             /* values, frozen or learning */
     struct train_param *norm_param[NORM_COUNT];
-    struct layer_acts acts;
+    struct layer_acts acts, kept;
 };
 
 struct trainee {
@@ -71,6 +72,7 @@ struct trainee {
     dev_addr norm_value;
 
     /* activations */
+    struct layer_acts work;                /* options.bf16: what all layers work in */
     dev_addr x_out, dx;                    /* [own rows, d]: after the last layer; the stream's gradient */
     dev_addr hidden, dhidden, partial;     /* [T, d] */
     dev_addr dq, dk, dv, dattn, act, dact; /* as q, k, v, attn, gate */

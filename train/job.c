@@ -64,7 +64,7 @@ enum {
 static const char *const special_keys[] = {
     "name",    "data",     "eval_data", "method",   "lora",
     "loss_on", "schedule", "betas",     "seed",     "grad_checkpointing",
-    "out",     "resume",   "activate",  "priority", "once",
+    "compute", "out",      "resume",  "activate",  "priority", "once",
     "result",
 };
 static const char *const lora_special_keys[] = {"targets"};
@@ -192,15 +192,19 @@ static const char *const schedule_words[] = {"cosine", "linear", "constant"};
 static const char *const loss_words[] = {"all", "completion"};
 static const char *const when_words[] = {"always", "eval_improves"};
 static const char *const priority_words[] = {"background"};
+static const char *const compute_words[] = {"auto", "bf16", "f32"};
 static const char *const result_words[] = {"last", "best"};
 
 static int get_words(struct job_spec *out, const json_t *json, struct error *e) {
-    int schedule = (int)out->schedule, loss_on = (int)out->loss_on, priority = 0;
+    int schedule = (int)out->schedule, loss_on = (int)out->loss_on, priority = 0, compute = 0;
     int err = get_word(json, "schedule", schedule_words, 3,
                        "\"cosine\", \"linear\" or \"constant\"", &schedule, e);
     if (!err)
         err = get_word(json, "loss_on", loss_words, 2, "\"completion\" or \"all\"", &loss_on, e);
     if (!err) err = get_word(json, "priority", priority_words, 1, "\"background\"", &priority, e);
+    if (!err)
+        err = get_word(json, "compute", compute_words, 3, "\"auto\", \"bf16\" or \"f32\"", &compute, e);
+    out->compute = (enum job_compute)compute;
     out->schedule = (enum job_schedule)schedule;
     out->loss_on = (enum job_loss_on)loss_on;
     return err;
@@ -477,6 +481,7 @@ json_t *job_spec_json(const struct job_spec *spec) {
     json_object_set_new(out, "betas", json_pack("[ff]", spec->beta1, spec->beta2));
     json_object_set_new(out, "seed", json_integer((json_int_t)spec->seed));
     json_object_set_new(out, "grad_checkpointing", checkpointing_json(spec->grad_checkpointing));
+    json_object_set_new(out, "compute", json_string(compute_words[spec->compute]));
     json_object_set_new(out, "result", json_string(result_words[spec->result_best]));
     json_object_set_new(out, "out", text_json(spec->out));
     json_object_set_new(out, "resume", spec->resume ? json_string("auto") : json_false());

@@ -10,6 +10,7 @@
 
 enum job_schedule { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_CONSTANT };
 enum job_loss_on { LOSS_ON_ALL, LOSS_ON_COMPLETION };
+enum job_compute { COMPUTE_AUTO, COMPUTE_BF16, COMPUTE_F32 };
 enum job_checkpointing { CHECKPOINTING_OFF, CHECKPOINTING_ON, CHECKPOINTING_AUTO };
 
 struct job_spec {
@@ -35,6 +36,7 @@ struct job_spec {
     double warmup_ratio, weight_decay, beta1, beta2, eps, clip /* 0 = off */;
     uint64_t seed;
     enum job_checkpointing grad_checkpointing;
+    enum job_compute compute; /* "auto": bf16 where the CPU multiplies it, else f32 */
     bool sequence_parallel;
     int64_t save_every, eval_every; /* steps; 0 = only at the end */
     int32_t keep;                   /* newest checkpoints kept, beside the best */

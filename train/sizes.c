@@ -27,6 +27,7 @@ void job_sizes_of(struct job_sizes *out, const struct job_spec *s) {
         .max_rows = rows,
         .loss_rows = rows < LOSS_ROWS ? rows : LOSS_ROWS,
         .checkpoint_layers = s->grad_checkpointing == CHECKPOINTING_ON ? INT32_MAX : 0,
+        .bf16 = s->compute == COMPUTE_BF16 || (s->compute == COMPUTE_AUTO && kernels_cpu_bf16()),
         .sequence_parallel = s->sequence_parallel,
         .seed = s->seed,
     };

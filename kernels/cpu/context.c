@@ -36,6 +36,16 @@ const char *kernels_cpu_level(void) {
     return level ? level->name : "unknown";
 }
 
+bool kernels_cpu_bf16(void) {
+    const struct cpu_level *level = level_choose(NULL);
+    return level && level->train->bf16();
+}
+
+void cpu_bf16_products(struct kctx *base, bool on) {
+    struct cpu_ctx *c = cpu_of(base);
+    c->bf16 = on && c->level->train->bf16();
+}
+
 /* --- the team --------------------------------------------------------------------------------- */
 
 void cpu_parallel(struct cpu_ctx *c, size_t work, team_fn *fn, void *arg) {
@@ -122,6 +132,9 @@ static const struct kernels cpu_kernels = {
     .ce_grad = cpu_ce_grad,
     .embed_rows = cpu_embed_rows,
     .embed_grad = cpu_embed_grad,
+    .bf16_products = cpu_bf16_products,
+    .narrow = cpu_narrow,
+    .widen = cpu_widen,
     .copy = cpu_copy,
     .axpy = cpu_axpy,
     .dropout = cpu_dropout,
@@ -140,7 +153,6 @@ int kernels_cpu_open(struct kctx **out, int rank, const struct cpu_options *opti
     c->base.ops = &cpu_kernels;
     c->base.rank = rank;
     c->level = level;
-    c->bf16 = options->bf16_compute && level->train->bf16();
     const char *env = getenv("TPD_DEBUG_ALIAS");
     bool alias = options->debug_alias || (env && strcmp(env, "1") == 0);
     int code = cpu_memory_open(c, options->memory_limit, alias, e);

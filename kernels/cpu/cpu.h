@@ -102,7 +102,7 @@ struct cpu_memory {
 struct cpu_ctx {
     struct kctx base;
     const struct cpu_level *level;
-    bool bf16; /* training multiplies in bf16 */
+    bool bf16; /* products are in bf16, see bf16_products */
     struct team *team;
     uint64_t to_real; /* handed-out address + to_real = host address; 0 but in debug mode */
     struct cpu_memory memory;

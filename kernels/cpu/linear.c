@@ -1,5 +1,5 @@
 /* y = x w^T: cuts the panels of all jobs for the team. */
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/train.h"
 
 struct linear_call {
     struct cpu_ctx *c;
@@ -46,6 +46,10 @@ void cpu_linear(struct kctx *base, const struct linear_job *jobs, int n_jobs, de
                 int32_t T) {
     struct cpu_ctx *c = cpu_of(base);
     if (kctx_failed(base) || T == 0 || !cpu_scratch(c, MATMUL_SCRATCH)) return;
+    if (c->bf16) {
+        cpu_linear_bf16(base, jobs, n_jobs, x, T);
+        return;
+    }
     struct linear_call call = {c, jobs, n_jobs, cpu_at(c, x), T};
     size_t work = 0;
     for (int i = 0; i < n_jobs; i++)

@@ -1,4 +1,4 @@
-/* Copies, dropout, sums of squares, AdamW: loops over elements. */
+/* Copies, bf16 and back, dropout, sums of squares, AdamW: loops over elements. */
 #include "kernels/cpu/train.h"
 
 #include <string.h>
@@ -41,6 +41,40 @@ void cpu_copy(struct kctx *base, dev_addr to, dev_addr from, size_t bytes) {
     struct elements_call call = {
         .c = c, .out = cpu_at(c, to), .x = cpu_at(c, from), .n = (int64_t)bytes};
     cpu_parallel(c, bytes / 4, copy_slice, &call);
+}
+
+static void narrow_slice(void *arg, int member, int n_members) {
+    const struct elements_call *call = arg;
+    int64_t from, to;
+    team_slice(call->n, 2 * LANES, member, n_members, &from, &to);
+    if (from < to)
+        call->c->level->train->narrow((uint16_t *)(void *)call->out + from, call->x + from,
+                                      (size_t)(to - from));
+}
+
+void cpu_narrow(struct kctx *base, dev_addr to, dev_addr from, size_t n) {
+    struct cpu_ctx *c = cpu_of(base);
+    if (kctx_failed(base) || n == 0) return;
+    struct elements_call call = {
+        .c = c, .out = cpu_at(c, to), .x = cpu_at(c, from), .n = (int64_t)n};
+    cpu_parallel(c, n, narrow_slice, &call);
+}
+
+static void widen_slice(void *arg, int member, int n_members) {
+    const struct elements_call *call = arg;
+    int64_t from, to;
+    team_slice(call->n, 2 * LANES, member, n_members, &from, &to);
+    if (from < to)
+        call->c->level->train->widen(call->out + from, (const uint16_t *)(const void *)call->x + from,
+                                     (size_t)(to - from));
+}
+
+void cpu_widen(struct kctx *base, dev_addr to, dev_addr from, size_t n) {
+    struct cpu_ctx *c = cpu_of(base);
+    if (kctx_failed(base) || n == 0) return;
+    struct elements_call call = {
+        .c = c, .out = cpu_at(c, to), .x = cpu_at(c, from), .n = (int64_t)n};
+    cpu_parallel(c, n, widen_slice, &call);
 }
 
 /* --- dropout ---------------------------------------------------------------------------------- */

@@ -1,4 +1,4 @@
-/* matmul and linear_dx: cuts the output into rectangles, one for each member. */
+/* matmul, linear_dx, and linear in bf16: cuts the output into rectangles, one for each member. */
 #include "kernels/cpu/train.h"
 
 struct product_call {
@@ -67,8 +67,24 @@ void cpu_matmul(struct kctx *base, dev_addr out, int32_t M, int32_t N, int32_t K
                                 .b = cpu_at(c, b),
                                 .b_stride = (size_t)(tb ? K : N),
                                 .b_turned = tb};
-    struct product p = {&term, 1, cpu_at(c, out), (size_t)N, alpha, beta, false};
+    struct product p = {&term, 1, cpu_at(c, out), (size_t)N, alpha, beta, NULL, false};
     run_product(c, &p, M, N);
+}
+
+void cpu_linear_bf16(struct kctx *base, const struct linear_job *jobs, int n_jobs, dev_addr x,
+                     int32_t T) {
+    struct cpu_ctx *c = cpu_of(base);
+    for (int i = 0; i < n_jobs; i++) {
+        const struct weight *w = jobs[i].w;
+        struct product_term term = {.n_k = w->cols,
+                                    .a = cpu_at(c, x),
+                                    .a_stride = (size_t)w->cols,
+                                    .b_turned = true,
+                                    .w = cpu_panels(c, w)};
+        struct product p = {&term, 1, cpu_at(c, jobs[i].y), (size_t)w->rows, 1, 0,
+                            jobs[i].bias ? cpu_at(c, jobs[i].bias) : NULL, false};
+        run_product(c, &p, T, w->rows);
+    }
 }
 
 void cpu_linear_dx(struct kctx *base, const struct linear_job *jobs, int n_jobs, dev_addr dx,
@@ -80,7 +96,7 @@ void cpu_linear_dx(struct kctx *base, const struct linear_job *jobs, int n_jobs,
     if (kctx_failed(base)) return;
     for (int from = 0; from < n_jobs; from += JOBS_MAX) {
         struct product p = {terms, 0, cpu_at(c, dx), (size_t)cols, 1, accumulate || from > 0,
-                            false};
+                            NULL, false};
         for (; p.n_terms < JOBS_MAX && from + p.n_terms < n_jobs; p.n_terms++) {
             const struct linear_job *job = &jobs[from + p.n_terms];
             terms[p.n_terms] = (struct product_term){.n_k = job->w->rows,

@@ -80,8 +80,6 @@ static void sums_chunk(const float *a, const float *b, int32_t n_k, float *c, si
     sums(a, K_CHUNK, 1, b, PANEL, n_k, c, c_row, add);
 }
 
-#include "kernels/cpu/product_bf16_impl.h"
-
 /* --- blocks ---------------------------------------------------------------------------------- */
 
 struct product_room {
@@ -103,8 +101,9 @@ static void copy_a(float *to, const struct product_term *t, int32_t row, int32_t
         memset(to + i * K_CHUNK, 0, (size_t)round_up(n_k, LANES) * sizeof *to);
 }
 
-static float *panel_of(float *b, int32_t col, int32_t n_k) {
-    return b + (size_t)(col / PANEL) * (size_t)n_k * PANEL;
+/* Where the panel of a column begins; each has n_rows rows. */
+static float *panel_of(float *b, int32_t col, int32_t n_rows) {
+    return b + (size_t)(col / PANEL) * (size_t)n_rows * PANEL;
 }
 
 static void copy_b_dense(float *to, const struct product_term *t, int32_t k, int32_t n_k,
@@ -139,13 +138,21 @@ static void copy_b_weights(float *to, const struct panels *w, int32_t k, int32_t
     }
 }
 
-/* One block of a times one of b. Where a tile runs over an edge its sums go through a buffer. */
-static void add_block(const struct product_room *room, sums_fn *sum, int32_t n_k, float *out,
-                      size_t stride, int32_t n_rows, int32_t n_cols, bool add) {
+static void copy_b(const struct product_room *room, const struct product_term *t, int32_t k,
+                   int32_t n_k, int32_t col, int32_t n_cols) {
+    if (t->b) copy_b_dense(room->b, t, k, n_k, col, n_cols);
+    else copy_b_weights(room->b, &t->w, k, n_k, col, n_cols, room->w);
+}
+
+#include "kernels/cpu/product_bf16_impl.h"
+
+/* One block of a times one of b, whose panels have b_rows rows. Where a tile runs over an edge its sums go through a buffer. */
+static void add_block(const struct product_room *room, sums_fn *sum, int32_t n_k, int32_t b_rows,
+                      float *out, size_t stride, int32_t n_rows, int32_t n_cols, bool add) {
     float edge[MATMUL_ROWS * PANEL];
     for (int32_t c = 0; c < n_cols; c += PANEL)
         for (int32_t r = 0; r < n_rows; r += MATMUL_ROWS) {
-            const float *a = room->a + r * K_CHUNK, *b = panel_of(room->b, c, n_k);
+            const float *a = room->a + r * K_CHUNK, *b = panel_of(room->b, c, b_rows);
             float *to = out + (size_t)r * stride + c;
             int32_t rows = n_rows - r, cols = n_cols - c;
             if (rows >= MATMUL_ROWS && cols >= PANEL) {
@@ -166,39 +173,41 @@ static void add_block(const struct product_room *room, sums_fn *sum, int32_t n_k
 /* Columns col … of a part; beta has been seen to, but for 0. */
 static void product_cols(const struct product *p, const struct product_part *part,
                          const struct product_room *room) {
-    bool add = p->beta != 0;
+    bool add = p->beta != 0 || p->bias;
     sums_fn *sum = p->bf16 ? sums_pairs : sums_chunk;
     float *out = p->out + (size_t)part->row * p->out_stride + part->col;
-    for (const struct product_term *t = p->terms; t < p->terms + p->n_terms; t++)
-        for (int32_t k = 0; k < t->n_k; k += K_CHUNK) {
-            int32_t n_k = t->n_k - k < K_CHUNK ? t->n_k - k : K_CHUNK;
-            if (t->b)
-                copy_b_dense(room->b, t, k, n_k, part->col, part->n_cols);
-            else
-                copy_b_weights(room->b, &t->w, k, n_k, part->col, part->n_cols, room->w);
-            if (p->bf16) narrow_panels(room->b, n_k, part->n_cols);
+    for (const struct product_term *t = p->terms; t < p->terms + p->n_terms; t++) {
+        int32_t chunk = p->bf16 ? pair_chunk(t->n_k) : K_CHUNK;
+        for (int32_t k = 0; k < t->n_k; k += chunk) {
+            int32_t n_k = t->n_k - k < chunk ? t->n_k - k : chunk;
+            (p->bf16 ? pack_b_pairs : copy_b)(room, t, k, n_k, part->col, part->n_cols);
             for (int32_t r = 0; r < part->n_rows; r += PRODUCT_ROWS) {
                 int32_t n = part->n_rows - r < PRODUCT_ROWS ? part->n_rows - r : PRODUCT_ROWS;
-                copy_a(room->a, t, part->row + r, n, k, n_k, p->alpha);
-                if (p->bf16) narrow_rows(room->a, round_up(n, MATMUL_ROWS), n_k);
-                add_block(room, sum, n_k, out + (size_t)r * p->out_stride, p->out_stride, n,
-                          part->n_cols, add);
+                (p->bf16 ? pack_a_pairs : copy_a)(room->a, t, part->row + r, n, k, n_k, p->alpha);
+                add_block(room, sum, n_k, p->bf16 ? pair_rows(n_k) : n_k,
+                          out + (size_t)r * p->out_stride, p->out_stride, n, part->n_cols, add);
             }
             add = true;
         }
+    }
     if (add) return;
     for (int32_t r = 0; r < part->n_rows; r++)
         memset(out + (size_t)r * p->out_stride, 0, (size_t)part->n_cols * sizeof *out);
+}
+
+static void begin_rows(const struct product *p, const struct product_part *part) {
+    for (int32_t r = 0; r < part->n_rows; r++) {
+        float *out = p->out + (size_t)(part->row + r) * p->out_stride + part->col;
+        if (p->bias) memcpy(out, p->bias + part->col, (size_t)part->n_cols * sizeof *out);
+        else scale_all(out, (size_t)part->n_cols, p->beta);
+    }
 }
 
 static void block_product(const struct product *p, const struct product_part *part, void *scratch) {
     struct product_room room = {.a = scratch};
     room.b = room.a + PRODUCT_ROWS * K_CHUNK;
     room.w = room.b + PRODUCT_COLS * K_CHUNK;
-    if (p->beta != 0 && p->beta != 1)
-        for (int32_t r = 0; r < part->n_rows; r++)
-            scale_all(p->out + (size_t)(part->row + r) * p->out_stride + part->col,
-                      (size_t)part->n_cols, p->beta);
+    if (p->bias || (p->beta != 0 && p->beta != 1)) begin_rows(p, part);
     for (int32_t c = 0; c < part->n_cols; c += PRODUCT_COLS) {
         struct product_part cols = *part;
         cols.col += c;

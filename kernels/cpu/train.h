@@ -24,7 +24,8 @@ struct product_term {
     const float *b; /* k's row at b + k * b_stride, or, turned, column j at b + j * b_stride */
     size_t b_stride;
     bool b_turned;
-    struct panels w; /* stands for b, [rows = k, cols], where b is NULL */
+    struct panels w; /* stands for b where b is NULL: [rows = k, cols], or turned (in bf16 alone)
+                      * [rows = columns of b, cols = k] */
 };
 
 /* out[rows, cols] = alpha * the sum of all terms + beta * out. */
@@ -34,6 +35,7 @@ struct product {
     float *out;
     size_t out_stride;
     float alpha, beta;
+    const float *bias; /* NULL, or of each column: stands for beta * out */
     bool bf16; /* a and b are rounded to bf16; only where the level says that it can */
 };
 struct product_part {
@@ -116,6 +118,8 @@ struct cpu_train {
      * below `below`, else multiplied by `by`. */
     void (*dropout)(float *out, const float *x, int32_t n, uint64_t key, uint64_t index,
                     uint64_t below, float by);
+    void (*narrow)(uint16_t *to, const float *from, size_t n);
+    void (*widen)(float *to, const uint16_t *from, size_t n);
     double (*sum_squares)(const float *x, size_t n);
     void (*adamw)(float *p, const float *g, float *m, float *v, size_t n,
                   const struct adamw_params *params, float grad_scale);
@@ -125,6 +129,8 @@ struct cpu_train {
 
 void cpu_matmul(struct kctx *c, dev_addr out, int32_t M, int32_t N, int32_t K, dev_addr a, bool ta,
                 dev_addr b, bool tb, float alpha, float beta);
+/* linear by the products of training, in bf16. */
+void cpu_linear_bf16(struct kctx *c, const struct linear_job *jobs, int n_jobs, dev_addr x, int32_t T);
 void cpu_linear_dx(struct kctx *c, const struct linear_job *jobs, int n_jobs, dev_addr dx,
                    int32_t T, bool accumulate);
 void cpu_col_sum(struct kctx *c, dev_addr out, dev_addr x, int32_t T, int32_t n);
@@ -149,6 +155,9 @@ void cpu_embed_grad(struct kctx *c, dev_addr grad, dev_addr dx, dev_addr ids, in
                     int32_t V, int32_t first_row, float scale);
 void cpu_embed_rows(struct kctx *c, dev_addr out, dev_addr table, dev_addr ids, int32_t T,
                     int32_t d, int32_t V, int32_t first_row, float scale);
+void cpu_bf16_products(struct kctx *c, bool on);
+void cpu_narrow(struct kctx *c, dev_addr to, dev_addr from, size_t n);
+void cpu_widen(struct kctx *c, dev_addr to, dev_addr from, size_t n);
 void cpu_copy(struct kctx *c, dev_addr to, dev_addr from, size_t bytes);
 void cpu_axpy(struct kctx *c, dev_addr y, dev_addr x, size_t n, float a);
 void cpu_dropout(struct kctx *c, dev_addr out, dev_addr x, int32_t T, int32_t cols,

@@ -87,6 +87,22 @@ static void axpy(float *y, const float *x, size_t n, float a) {
     }
 }
 
+/* As f32_to_bf16, in plain C that compilers turn into vectors. */
+static void narrow_rows(uint16_t *to, const float *from, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, from + i, sizeof bits);
+        uint32_t rounded = bits + 0x7fff + (bits >> 16 & 1), quiet = bits | 0x400000;
+        to[i] = (uint16_t)(((bits & 0x7fffffff) > 0x7f800000 ? quiet : rounded) >> 16);
+    }
+}
+
+static void widen_rows(float *to, const uint16_t *from, size_t n) {
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES) v_store(to + i, v_bf16(from + i));
+    for (; i < n; i++) to[i] = bf16_to_f32(from[i]);
+}
+
 static float row_max(const float *x, int32_t n) {
     float max = -__builtin_inff(), lane[LANES];
     vf most = v_set1(max);

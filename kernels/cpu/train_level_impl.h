@@ -20,6 +20,8 @@ static const struct cpu_train train_loops = {
     .sum_exp = sum_exp,
     .softmax_grad = softmax_grad,
     .dropout = dropout,
+    .narrow = narrow_rows,
+    .widen = widen_rows,
     .sum_squares = sum_squares,
     .adamw = adamw,
 };

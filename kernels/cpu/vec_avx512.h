@@ -133,6 +133,13 @@ BF16 INLINE vi i_bf16_pairs(vf a, vf b) {
     __m512i high = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(b));
     return _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
 }
+/* The low halves of all lanes, then the high ones. */
+INLINE vi i_halves_apart(vi a) {
+    const __m512i low_then_high = _mm512_set_epi16(
+        31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1, 30, 28, 26, 24, 22, 20, 18, 16, 14,
+        12, 10, 8, 6, 4, 2, 0);
+    return _mm512_permutexvar_epi16(low_then_high, a);
+}
 /* sum + both products of each lane's pairs. */
 BF16 INLINE vf v_add_bf16_products(vf sum, vf a, vf b) {
     return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);

@@ -171,6 +171,22 @@ void plan_embed_grad(struct kctx *c, dev_addr grad, dev_addr dx, dev_addr ids, i
 
 /* --- flat arrays ----------------------------------------------------------------------------- */
 
+void plan_bf16_products(struct kctx *c, bool on) {
+    (void)c, (void)on;
+}
+
+void plan_narrow(struct kctx *c, dev_addr to, dev_addr from, size_t n) {
+    plan_reads(c, from, n * sizeof(float), "narrow");
+    plan_writes(c, to, n * sizeof(uint16_t), "narrow");
+    plan_work(c, n);
+}
+
+void plan_widen(struct kctx *c, dev_addr to, dev_addr from, size_t n) {
+    plan_reads(c, from, n * sizeof(uint16_t), "widen");
+    plan_writes(c, to, n * sizeof(float), "widen");
+    plan_work(c, n);
+}
+
 void plan_copy(struct kctx *c, dev_addr to, dev_addr from, size_t bytes) {
     plan_reads(c, from, bytes, "copy");
     plan_writes(c, to, bytes, "copy");

@@ -63,7 +63,7 @@ static const char everything[] =
     "\"batch_size\":3,\"grad_accum\":2,\"seq_len\":77,\"packing\":false,\"loss_on\":\"all\","
     "\"lr\":0.001,\"schedule\":\"linear\",\"warmup_ratio\":0.5,\"weight_decay\":0.1,"
     "\"betas\":[0.8,0.9],\"eps\":1e-6,\"clip\":0,\"seed\":9223372036854775807,"
-    "\"grad_checkpointing\":\"auto\",\"save_every\":0,\"eval_every\":5,\"keep\":9,\"patience\":4,"
+    "\"grad_checkpointing\":\"auto\",\"save_every\":0,\"eval_every\":5,\"keep\":9,\"compute\":\"bf16\",\"patience\":4,"
     "\"out\":\"adapters/x\",\"resume\":false,\"activate\":{\"when\":\"always\",\"as\":\"y\"},"
     "\"priority\":\"background\",\"once\":\"k\",\"skip_bad\":true}";
 
@@ -138,6 +138,7 @@ static void what_is_wrong_is_named(void **state) {
         {"\"betas\":[0.9,1]", "betas", "two numbers"},
         {"\"seed\":-1", "seed", "integer"},
         {"\"grad_checkpointing\":\"yes\"", "grad_checkpointing", "auto"},
+        {"\"compute\":\"fp16\"", "compute", "\"auto\", \"bf16\" or \"f32\""},
         {"\"keep\":0", "keep", "from 1"},
         {"\"resume\":\"never\"", "resume", "auto"},
         {"\"activate\":true", "activate", "an object or null"},

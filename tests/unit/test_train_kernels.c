@@ -2,14 +2,6 @@
  * central differences too; attention has its own file. */
 #include "tests/unit/kernels_fixture.h"
 
-static bool has_bf16(void) {
-#if defined(__x86_64__)
-    return __builtin_cpu_supports("avx512bf16");
-#else
-    return false;
-#endif
-}
-
 static void free_all(struct kctx *c, const dev_addr *all, int n) {
     for (int i = 0; i < n; i++) c->ops->mem_free(c, all[i]);
 }
@@ -23,8 +15,8 @@ struct product_case {
     bool bf16; /* a and b rounded */
 };
 
-static double operand(const struct product_case *p, float x) {
-    return (double)(p->bf16 ? bf16_to_f32(f32_to_bf16(x)) : x);
+static double rounded(bool bf16, float x) {
+    return (double)(bf16 ? bf16_to_f32(f32_to_bf16(x)) : x);
 }
 
 static void product_right(struct kctx *c, const struct product_case *p) {
@@ -41,8 +33,8 @@ static void product_right(struct kctx *c, const struct product_case *p) {
         for (int32_t j = 0; j < N; j++) {
             double sum = 0;
             for (int32_t k = 0; k < K; k++)
-                sum += operand(p, a[p->ta ? k * M + i : i * K + k]) *
-                       operand(p, b[p->tb ? j * K + k : k * N + j]);
+                sum += rounded(p->bf16, a[p->ta ? k * M + i : i * K + k]) *
+                       rounded(p->bf16, b[p->tb ? j * K + k : k * N + j]);
             sum *= (double)p->alpha;
             if (p->beta != 0) sum += (double)p->beta * (double)old[i * N + j];
             assert_near("matmul", got[i * N + j], sum, 1e-6 * (K + 2));
@@ -66,17 +58,17 @@ static void products_right(struct kctx *c) {
         }
 }
 
-/* With bf16_compute, operands are those rounded to bf16 where the CPU has the instructions, and
+/* With bf16_products, operands are those rounded to bf16 where the CPU has the instructions, and
  * sums are as good as ever. */
 static void bf16_products_sum_in_fp32(void **state) {
     (void)state;
-    static const int32_t sizes[][3] = {{1, 1, 1}, {13, 33, 257}, {97, 47, 64}, {25, 530, 21}};
-    struct kctx *c = open_options(2, &(struct cpu_options){.bf16_compute = true});
-    __builtin_cpu_init();
-    bool rounds = strcmp(kernels_cpu_level(), "avx512") == 0 && has_bf16();
+    static const int32_t sizes[][3] = {{1, 1, 1}, {13, 33, 257}, {97, 47, 64}, {25, 530, 21}, {9, 40, 1100}};
+    struct kctx *c = open_options(2, &(struct cpu_options){0});
+    bool rounds = kernels_cpu_bf16();
+    c->ops->bf16_products(c, true);
     if (!rounds) print_message("[  NOTE    ] this CPU does not multiply bf16: fp32 is tested\n");
     for (int form = 0; form < 4; form++)
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < 5; i++) {
             const int32_t *s = sizes[i];
             product_right(c, &(struct product_case){s[0], s[1], s[2], form & 1, form & 2, 1,
                                                     (float)(i % 2), rounds});
@@ -85,7 +77,7 @@ static void bf16_products_sum_in_fp32(void **state) {
 }
 
 /* dx of some jobs whose rows and columns are no multiples of anything where the type allows. */
-static void linear_dx_right(struct kctx *c, enum dtype type, int32_t T, bool accumulate) {
+static void linear_dx_right(struct kctx *c, enum dtype type, int32_t T, bool accumulate, bool bf16) {
     int32_t block = dtype_info(type)->block, cols = block == 1 ? 101 : block == 32 ? 608 : 768;
     static const int32_t rows[] = {35, 300};
     struct weight w[2];
@@ -107,7 +99,7 @@ static void linear_dx_right(struct kctx *c, enum dtype type, int32_t T, bool acc
             dtype_row_to_f32(type, data + (size_t)r * row_bytes, row, cols);
             for (int32_t t = 0; t < T; t++)
                 for (int32_t i = 0; i < cols; i++)
-                    want[t * cols + i] += (double)y[t * rows[j] + r] * (double)row[i];
+                    want[t * cols + i] += rounded(bf16, y[t * rows[j] + r]) * rounded(bf16, row[i]);
         }
         free(data);
         free(y);
@@ -129,7 +121,93 @@ static void linear_dx_right(struct kctx *c, enum dtype type, int32_t T, bool acc
 
 static void linear_dx_of_every_type(struct kctx *c) {
     for (int type = 0; type < DTYPE_COUNT; type++)
-        linear_dx_right(c, (enum dtype)type, type % 2 ? 1 : 29, type % 3 == 0);
+        linear_dx_right(c, (enum dtype)type, type % 2 ? 1 : 29, type % 3 == 0, false);
+}
+
+/* y of a matrix with a bias, and of one without, that read the same x. */
+static void linear_bf16_right(struct kctx *c, enum dtype type, int32_t T, bool bf16) {
+    int32_t block = dtype_info(type)->block, cols = block == 1 ? 101 : block == 32 ? 608 : 768;
+    static const int32_t rows[] = {35, 600};
+    if (type == DTYPE_BF16 && T > 1) cols = 600;
+    struct weight w[2];
+    struct linear_job jobs[2];
+    float *x = random_floats((size_t)(T * cols)), *bias = random_floats(35), *row = malloc((size_t)cols * 4);
+    double *want[2];
+    size_t row_bytes = dtype_row_bytes(type, cols);
+    dev_addr x_at = to_device(c, x, (size_t)(T * cols) * 4);
+    for (int j = 0; j < 2; j++) {
+        struct error e;
+        uint8_t *data = malloc((size_t)rows[j] * row_bytes);
+        want[j] = calloc((size_t)(T * rows[j]), sizeof **want);
+        for (int32_t r = 0; r < rows[j]; r++) random_row(type, cols, data + (size_t)r * row_bytes);
+        assert_int_equal(c->ops->weight_new(c, type, rows[j], cols, &w[j], &e), 0);
+        c->ops->weight_put(c, &w[j], 0, rows[j], data, row_bytes);
+        jobs[j] = (struct linear_job){&w[j], j ? 0 : to_device(c, bias, sizeof *bias * 35),
+                                      to_device(c, NULL, (size_t)(T * rows[j]) * 4)};
+        for (int32_t r = 0; r < rows[j]; r++) {
+            dtype_row_to_f32(type, data + (size_t)r * row_bytes, row, cols);
+            for (int32_t t = 0; t < T; t++) {
+                double *y = &want[j][t * rows[j] + r];
+                if (j == 0) *y = (double)bias[r];
+                for (int32_t i = 0; i < cols; i++)
+                    *y += rounded(bf16, x[t * cols + i]) * rounded(bf16, row[i]);
+            }
+        }
+        free(data);
+    }
+    c->ops->linear(c, jobs, 2, x_at, T);
+    for (int j = 0; j < 2; j++) {
+        float *got = from_device(c, jobs[j].y, (size_t)(T * rows[j]) * 4);
+        for (int32_t i = 0; i < T * rows[j]; i++)
+            assert_near(dtype_info(type)->name, got[i], want[j][i], 2e-5 + 2e-5 * fabs(want[j][i]));
+        free(got);
+        free(want[j]);
+        c->ops->mem_free(c, jobs[j].y);
+        if (jobs[j].bias) c->ops->mem_free(c, jobs[j].bias);
+        c->ops->weight_free(c, &w[j]);
+    }
+    c->ops->mem_free(c, x_at);
+    free(x);
+    free(bias);
+    free(row);
+}
+
+static void weights_of_every_type_multiply_in_bf16(void **state) {
+    (void)state;
+    struct kctx *c = open_options(2, &(struct cpu_options){0});
+    bool rounds = kernels_cpu_bf16();
+    c->ops->bf16_products(c, true);
+    for (int type = 0; type < DTYPE_COUNT; type++)
+        for (int32_t T = 1; T < 30; T += 28) {
+            linear_dx_right(c, (enum dtype)type, T, type % 3 == 0, rounds);
+            linear_bf16_right(c, (enum dtype)type, T, rounds);
+        }
+    c->ops->close(c);
+}
+
+/* Of every kind of number, at places that no vector ends at. */
+static void bf16_and_back_rounds_to_even(struct kctx *c) {
+    static const float odd[] = {0, -0.0f, 1, 0x1.01p0f, 0x1.03p0f, -0x1.01p0f, 0x1.010002p0f, 0x1.fffffep127f,
+                                INFINITY, -INFINITY, 0x1p-149f, 0x1.8p-134f, NAN};
+    enum { N = 1 << 16, ODD = sizeof odd / sizeof *odd };
+    float *x = random_floats(N);
+    memcpy(x + N - ODD, odd, sizeof odd);
+    for (int32_t n = N - 5; n <= N; n += 5) {
+        dev_addr from = to_device(c, x, N * 4), to = to_device(c, NULL, N * 2), back = to_device(c, NULL, N * 4);
+        c->ops->narrow(c, to, from, (size_t)n);
+        c->ops->widen(c, back, to, (size_t)n);
+        uint16_t *got = from_device(c, to, N * 2);
+        float *wide = from_device(c, back, N * 4);
+        for (int32_t i = 0; i < N; i++) {
+            assert_int_equal(got[i], i < n ? f32_to_bf16(x[i]) : 0);
+            float want = bf16_to_f32(got[i]);
+            assert_memory_equal(&wide[i], &want, 4);
+        }
+        free(got);
+        free(wide);
+        free_all(c, (dev_addr[]){from, to, back}, 3);
+    }
+    free(x);
 }
 
 static void bias_gradients_right(struct kctx *c) {
@@ -538,7 +616,7 @@ static void keep(struct kctx *c, struct results *r, dev_addr at, size_t n) {
 
 static struct results results_of_team(int n_cores, bool bf16, const float *x, int n) {
     enum { T = 200, D = 176, V = 50 };
-    struct kctx *c = open_options(n_cores, &(struct cpu_options){.bf16_compute = bf16});
+    struct kctx *c = open_options(n_cores, &(struct cpu_options){0});
     struct results r = {0};
     struct weight w;
     struct error e;
@@ -547,6 +625,7 @@ static struct results results_of_team(int n_cores, bool bf16, const float *x, in
     dev_addr a = to_device(c, x, (size_t)n * 4), b = to_device(c, x + 1000, (size_t)(n - 1000) * 4);
     dev_addr out = to_device(c, NULL, T * 200 * 4), small = to_device(c, NULL, V * D * 4);
     dev_addr at = to_device(c, ids, sizeof ids);
+    c->ops->bf16_products(c, bf16);
     c->ops->matmul(c, out, D, 200, T, a, true, b, false, 1, 0);
     keep(c, &r, out, D * 200);
     c->ops->matmul(c, out, 30, 170, 500, a, false, b, true, 1, 0);
@@ -590,6 +669,7 @@ static void bits_do_not_depend_on_the_team(void **state) {
     }
 AT_EVERY_LEVEL(products_in_every_form, products_right)
 AT_EVERY_LEVEL(linear_dx_dequantises_every_type, linear_dx_of_every_type)
+AT_EVERY_LEVEL(bf16_is_rounded_to_even, bf16_and_back_rounds_to_even)
 AT_EVERY_LEVEL(bias_gradients_sum_rows, bias_gradients_right)
 AT_EVERY_LEVEL(norm_gradients_are_slopes, norm_gradients_right)
 AT_EVERY_LEVEL(rotation_turns_back, rotation_and_back)
@@ -605,6 +685,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_in_every_form),
         cmocka_unit_test(bf16_products_sum_in_fp32),
+        cmocka_unit_test(weights_of_every_type_multiply_in_bf16),
+        cmocka_unit_test(bf16_is_rounded_to_even),
         cmocka_unit_test(linear_dx_dequantises_every_type),
         cmocka_unit_test(bias_gradients_sum_rows),
         cmocka_unit_test(norm_gradients_are_slopes),
