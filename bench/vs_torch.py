@@ -103,23 +103,30 @@ def write_data(folder, task, vocab):
             out.write(json.dumps({"input_ids": ids, "labels": ids}) + "\n")
 
 
+def run_job(client, folder, task):
+    write_data(folder, task, client.model_info()["shape"]["vocab"])
+    spec = {"data": "data.jsonl", "method": task["kind"], "epochs": 1, "lr": 1e-4,
+            "batch_size": task["batch"], "seq_len": task["seq"], "save_every": 0,
+            "grad_checkpointing": task["checkpointing"], "compute": task["compute"]}
+    if task["kind"] == "lora":
+        spec["lora"] = {"r": RANK, "alpha": ALPHA}
+    job = client.call("finetune.submit", **spec)["job"]
+    while (state := client.call("finetune.get", job=job))["state"] in ("queued", "running"):
+        time.sleep(0.1)
+    if state["state"] != "done":
+        sys.exit(f"vs_torch.py: the job is {state['state']}: {state['error']}")
+    return client.call("finetune.log", job=job)["events"]
+
+
 def measure_tpd(task, model, tp):
     """A whole job, so that its last checkpoint and its result count in the peak."""
     with tempfile.TemporaryDirectory() as folder:
         daemon = Daemon(model, tp, "--data-dir", folder)
-        write_data(folder, task, daemon.client.model_info()["shape"]["vocab"])
-        job = daemon.client.call(
-            "finetune.submit", data="data.jsonl", method=task["kind"], epochs=1, lr=1e-4,
-            lora={"r": RANK, "alpha": ALPHA, "dropout": 0} if task["kind"] == "lora" else {},
-            batch_size=task["batch"], seq_len=task["seq"], save_every=0, eval_fraction=0,
-            grad_checkpointing=task["checkpointing"], **task.get("extra", {}))["job"]
-        while (state := daemon.client.call("finetune.get", job=job))["state"] in ("queued", "running"):
-            time.sleep(0.1)
-        if state["state"] != "done":
-            sys.exit(f"vs_torch.py: the job ended {state['state']}: {state['error']}")
-        events = daemon.client.call("finetune.log", job=job)["events"]
-        memory = daemon.memory()
-        daemon.stop()
+        try:
+            events = run_job(daemon.client, folder, task)
+            memory = daemon.memory()
+        finally:
+            daemon.stop()
     speeds = [e["tokens_per_s"] for e in events if e["event"] == "step"]
     return {"speed": statistics.median(speeds[1:]), "memory": memory}
 
@@ -144,7 +151,7 @@ def compare(task, models, have_peer):
             print_row("torch (all in bf16)", pure, measure_peer(pure))
         result = measure_peer(task)
         print_row("torch", task, result)
-    for tp in range(1, CORES + 1):
+    for tp in task["tp"]:
         cores = f"a team of {CORES}" if tp == 1 and CORES > 1 else f"{tp} ranks"
         print_row(f"tpd, tp {tp} ({cores})", task, measure_tpd(task, models[0], tp), result)
     if task["kind"] == "lora" and len(models) > 1:
@@ -158,6 +165,8 @@ def main():
     parser.add_argument("--batch", type=int, default=4, help="sequences a step (default 4)")
     parser.add_argument("--steps", type=int, default=4, help="steps that count (default 4)")
     parser.add_argument("--checkpointing", default="off,on", help="off, on (default both)")
+    parser.add_argument("--compute", default="auto", help="of tpd: auto, bf16, f32 (default auto)")
+    parser.add_argument("--tp", default="", help="of tpd (default 1 to the number of cores)")
     parser.add_argument("--no-peer", action="store_true", help="tpd alone")
     parser.add_argument("--peer", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -170,12 +179,14 @@ def main():
               "beside it: python3 -m venv V && V/bin/pip install torch transformers peft numpy, then\n"
               "V/bin/python bench/vs_torch.py")
     models = bench_models.default_models()[:1] + [QUANTISED] * QUANTISED.exists()
+    tps = [int(tp) for tp in args.tp.split(",")] if args.tp else range(1, CORES + 1)
     print(f"{'':10} {'batch':9} {'ckpt':4} on {CORES} cores")
     for kind in args.kinds.split(","):
         for seq in args.seq.split(","):
             for checkpointing in args.checkpointing.split(","):
                 compare({"kind": kind, "seq": int(seq), "batch": args.batch, "steps": args.steps,
-                         "checkpointing": checkpointing == "on", "threads": CORES}, models, have_peer)
+                         "checkpointing": checkpointing == "on", "compute": args.compute, "tp": list(tps),
+                         "threads": CORES}, models, have_peer)
 
 
 if __name__ == "__main__":

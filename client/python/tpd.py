@@ -326,7 +326,7 @@ class Client:
     def __exit__(self, *exc: Any) -> None:
         self.close()
 
-    def call(self, method: str, **params: Any) -> Any:
+    def call(self, method: str, /, **params: Any) -> Any:
         """Any method of the protocol; notifications on the way are passed over."""
         connection = self._take()
         try:

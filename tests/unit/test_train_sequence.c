@@ -191,6 +191,20 @@ static void checkpointing_changes_no_bit(void **state) {
     learning_free(&with);
 }
 
+/* What is kept in bf16 is rounded on both ways. */
+static void checkpointing_changes_no_bit_in_bf16(void **state) {
+    (void)state;
+    for (int method = TRAIN_LORA; method <= TRAIN_FULL; method++) {
+        struct train_options o = {.method = (enum train_method)method, .bf16 = true};
+        struct learning without = learn(2, RANK_CPU, 32, o);
+        o.checkpoint_layers = 1;
+        struct learning with = learn(2, RANK_CPU, 32, o);
+        expect_same_bits(&without, &with);
+        learning_free(&without);
+        learning_free(&with);
+    }
+}
+
 /* x_in and x_mid of each layer (checkpointing: one x_mid), x_out and dx. */
 static void the_stream_takes_a_share_of_its_memory_on_each_rank(void **state) {
     (void)state;
@@ -240,6 +254,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_adapter_learns_the_same_bits),
         cmocka_unit_test(checkpointing_changes_no_bit),
+        cmocka_unit_test(checkpointing_changes_no_bit_in_bf16),
         cmocka_unit_test(the_stream_takes_a_share_of_its_memory_on_each_rank),
         cmocka_unit_test(forward_moves_no_more_bytes),
     };
