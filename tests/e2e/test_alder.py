@@ -52,6 +52,12 @@ def test_its_stories_are_whole_at_every_temperature(tmp_path):
     assert words > 24 * 60 and strange <= words // 200 and unpaired <= 1 and unended <= 1
 
 
+def test_its_tokenizer_is_what_its_script_makes():
+    run = subprocess.run([sys.executable, "-B", ALDER / "make_tokenizer.py", "1024"],
+                         input=texts(20000, 1), capture_output=True, text=True, check=True)
+    assert run.stdout == (ALDER / "tokenizer.json").read_text()
+
+
 def test_its_script_makes_a_model_from_nothing(tmp_path):
     env = {**os.environ, "B": str(BUILD), "TEXTS": "200", "TMPDIR": str(tmp_path / "run")}
     (tmp_path / "run").mkdir()
