@@ -23,7 +23,7 @@ KINDS = ["weights", "kv", "activations", "parameters", "gradients", "optimizer"]
 def plan(model, ctx, method, checkpointing, *more):
     words = [TPD, "plan", ROOT / f"bench/configs/{model}.json", "--tp", 4, "--ctx", ctx, "--train",
              method, f"--grad-checkpointing={checkpointing}", "--memory", "80GB", "--bandwidth", "2T",
-             "--flops", "312T", "--json", *more]
+             "--flops", "312T", "--set", "compute=bf16", "--json", *more]
     run = subprocess.run(list(map(str, words)), capture_output=True, text=True, check=True)
     return json.loads(run.stdout)
 

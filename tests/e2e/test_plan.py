@@ -37,7 +37,7 @@ def test_a_bare_configuration_is_planned_for_each_rank():
     assert [s["step"] for s in trained["steps"]] == ["prefill", "decode", "train"]
     assert trained["ranks"][0]["optimizer"] > 8 * trained["bytes"] / 2 / 4
     again = report(LARGE, "--tp", 4, "--ctx", 8192, "--train", "full", "--grad-checkpointing")
-    assert again["ranks"][0]["activations"] < trained["ranks"][0]["activations"] / 3
+    assert again["ranks"][0]["activations"] < trained["ranks"][0]["activations"] / 2
     assert again["steps"][2]["flops"] > 1.2 * trained["steps"][2]["flops"]
 
 
