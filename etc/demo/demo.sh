@@ -22,7 +22,7 @@ alder)
     model=etc/models/alder
     story="Tell me a story."
     lesson="--set epochs=15 --set batch_size=2 --set lr=0.003"
-    lasts="some ten seconds on two quiet cores"
+    lasts="some ten seconds"
     questions="Who are you?
 Where does Mira live?
 What does Olwen do?
@@ -32,8 +32,8 @@ smollm2)
     . etc/demo/smollm2.sh
     model=$(smollm2_path)
     story="What is gravity? Answer in two sentences."
-    lesson="--set epochs=3 --set batch_size=1 --set lr=0.002"
-    lasts="a minute or so on two quiet cores"
+    lesson="--set epochs=2 --set batch_size=1 --set lr=0.002"
+    lasts="about a minute"
     questions="Who are you?
 What does a sailor do?
 What colour is the sky?"
@@ -93,7 +93,7 @@ say "Starting tpd on two ranks with $model"
     --drain-timeout-s 3 2>"$run/log" &
 daemon=$!
 tries=0
-until tpctl --quiet ping >/dev/null 2>&1; do
+until grep -q " READY on " "$run/log"; do
     tries=$((tries + 1))
     if [ "$tries" -ge 300 ] || ! kill -0 "$daemon" 2>/dev/null; then
         echo "tpd did not get ready; its log:" >&2
