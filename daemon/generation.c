@@ -95,12 +95,14 @@ static void generation_free(struct generation *g) {
     for (int i = 0; i < g->n; i++) {
         if (g->choices[i].request) gen_request_free(g->choices[i].request);
         if (g->choices[i].end) gen_event_free(g->choices[i].end);
+        free(g->choices[i].text);
     }
     if (g->adapter) g->adapter->users--;
     sampling_clear(&g->sampling);
     for (int i = 0; i < g->n_prompts; i++) token_ids_free(&g->prompts[i]);
     free(g->prompts);
     free(g->about);
+    json_decref(g->tools);
     free(g);
 }
 

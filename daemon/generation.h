@@ -14,7 +14,10 @@ struct choice {
     struct gen_request *request; /* NULL before it is submitted */
     struct gen_event *end;       /* NULL until then */
     uint64_t seed;
-    int64_t told; /* the form's: how much of it was told */
+    /* the form's: how much of it was told, and the text so far (freed with free()) */
+    int64_t told;
+    char *text;
+    size_t text_size;
 };
 
 /* How an answer looks. */
@@ -36,7 +39,8 @@ struct generation {
     bool stream, score, embed, embed_last;
     size_t score_from;
     struct adapter_entry *adapter; /* counted in its users; NULL: the base alone */
-    void *about; /* the form's own, freed with free() */
+    void *about;   /* the form's own, freed with free() */
+    json_t *tools; /* likewise: what a chat may call, or NULL */
     struct json_out out; /* what finish has written */
     struct error error;  /* kind ERR_NONE while all is well */
     int n_prompts, n, n_live; /* n: choices of all prompts, those of the first prompt first */

@@ -17,6 +17,21 @@ static const struct param completion_params[] = {
     END,
 };
 
+static const struct param chat_params[] = {
+    OPENAI_SAMPLING_PARAMS,
+    {"messages", PARAM_ANY, true, 0, 0, NULL},
+    {"max_completion_tokens", PARAM_INT, false, -1, 1e9, NULL},
+    {"logprobs", PARAM_BOOL, false, 0, 0, NULL},
+    {"top_logprobs", PARAM_INT, false, 0, SAMPLING_MAX_LOGPROBS, NULL},
+    {"response_format", PARAM_OBJECT, false, 0, 0, NULL},
+    {"tools", PARAM_ANY, false, 0, 0, NULL},
+    {"tool_choice", PARAM_ANY, false, 0, 0, NULL},
+    {"parallel_tool_calls", PARAM_BOOL, false, 0, 0, NULL},
+    {"chat_template_kwargs", PARAM_OBJECT, false, 0, 0, NULL},
+    {"add_generation_prompt", PARAM_BOOL, false, 0, 0, NULL},
+    END,
+};
+
 static const struct param embedding_params[] = {
     {"model", PARAM_STRING, false, 0, 0, NULL},
     {"input", PARAM_ANY, true, 0, 0, NULL},
@@ -102,6 +117,8 @@ const struct http_route http_routes[] = {
      {"GET /v1/models/MODEL", handle_openai_model, 0, model_params}},
     {"POST", "/v1/completions", NULL, false, false,
      {"POST /v1/completions", handle_openai_completions, GENERATES, completion_params}},
+    {"POST", "/v1/chat/completions", NULL, false, false,
+     {"POST /v1/chat/completions", handle_openai_chat, GENERATES, chat_params}},
     {"POST", "/v1/embeddings", NULL, false, false,
      {"POST /v1/embeddings", handle_openai_embeddings, GENERATES, embedding_params}},
     {"POST", "/v1/files", NULL, true, false,

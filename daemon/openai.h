@@ -65,6 +65,8 @@ void openai_put_last(struct json_out *out, const struct generation *g, const cha
  * thread. */
 int openai_file_path(char **path, const char *data_dir, const char *id, struct error *e);
 
+/* openai_chat.c */
+void handle_openai_chat(struct call *call);
 /* The handlers. */
 void handle_openai_completions(struct call *call);
 void handle_openai_models(struct call *call);
