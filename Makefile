@@ -126,6 +126,7 @@ demo:
 
 test:
 	@$(MAKE) --no-print-directory -j2 all tests
+	@B=$(B) PYTHON=$(PYTHON) tests/openai_venv.sh
 	@B=$(B) PYTHON=$(PYTHON) tests/run.sh layers unit alias e2e
 test-unit:
 	@$(MAKE) --no-print-directory -j2 tests
