@@ -32,7 +32,7 @@ smollm2)
     . etc/demo/smollm2.sh
     model=$(smollm2_path)
     story="What is gravity? Answer in two sentences."
-    lesson="--set epochs=2 --set batch_size=1 --set lr=0.002"
+    lesson="--set epochs=2 --set batch_size=1 --set lr=0.003"
     lasts="about a minute"
     questions="Who are you?
 What does a sailor do?
