@@ -3,15 +3,11 @@
 
 #include "base/file.h"
 #include "model/hf_dir.h"
-#include "train/cache.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* What the tokens of data files may take, but for those of the running job. */
-static const int64_t cache_bytes = (int64_t)8 << 30;
 
 /* --- units on the ranks -------------------------------------------------------------------------- */
 
@@ -95,144 +91,10 @@ static void tell_progress(struct run *r) {
                   r->position.eval_loss, NULL);
 }
 
-/* --- reading data --------------------------------------------------------------------------------- */
-
-static int open_data(struct run *r, const char *path, const struct data_want *want,
-                     struct dataset **out, struct error *e) {
-    char cache[4200];
-    const struct model_config *c = model_config(r->options->model);
-    snprintf(cache, sizeof cache, "%s/cache", r->options->state_dir);
-    int err = dir_make(cache, e);
-    token_id eos = tokenizer_eos(r->options->tokenizer);
-    struct dataset_options o = {.tokenizer = r->options->tokenizer,
-                                .chat = r->options->chat,
-                                .cache_dir = cache,
-                                .vocab = c->vocab,
-                                .eos = eos >= 0 ? eos : c->n_eos ? c->eos_ids[0] : -1,
-                                .seq_len = r->spec.seq_len,
-                                .on_completion = r->spec.loss_on == LOSS_ON_COMPLETION,
-                                .skip_bad = r->spec.skip_bad,
-                                .threads = r->options->threads,
-                                .want = *want};
-    return err ? err : dataset_open(out, path, &o, e);
-}
-
-/* A job that was stopped reads what it read before; one that is new reads what is new, where it was
- * asked to, and from then on that. */
-static int open_training_data(struct run *r, struct error *e) {
-    struct data_want want = {.pinned = r->part, .growing = r->spec.since_last, .stop = &r->stop};
-    struct dataset_report report;
-    int64_t before;
-    int err = r->spec.since_last && r->part.to == 0
-                  ? jobs_learnt(r->options->jobs, r->spec.name, r->spec.data, &want.known, &before, e)
-                  : 0;
-    if (!err) err = open_data(r, r->spec.data, &want, &r->data, e);
-    if (err || r->part.to > 0) return err;
-    dataset_report(r->data, &report);
-    r->part = report.part;
-    return jobs_set_part(r->options->jobs, r->id, &r->part, e);
-}
-
-static int reading_task(void *arg, struct error *e) {
-    struct run *r = arg;
-    char cache[4200];
-    struct timespec begin;
-    clock_gettime(CLOCK_REALTIME_COARSE, &begin);
-    int err = open_training_data(r, e);
-    start_open(r);
-    if (!err && r->spec.eval_data)
-        err = open_data(r, r->spec.eval_data, &(struct data_want){.stop = &r->stop}, &r->eval_data, e);
-    if (err) return err;
-    snprintf(cache, sizeof cache, "%s/cache", r->options->state_dir);
-    cache_trim(cache, cache_bytes, begin);
-    return 0;
-}
-
-static void plan_views(struct run *r) {
-    const struct job_spec *s = &r->spec;
-    r->view = (struct dataset_view){.data = r->data,
-                                    .eval_fraction = r->eval_data ? 0 : s->eval_fraction,
-                                    .seed = s->seed,
-                                    .seq_len = s->seq_len,
-                                    .rows = r->sizes.options.max_rows,
-                                    .packing = s->packing};
-    r->eval_view = r->view;
-    r->eval_view.eval = true;
-    if (!r->eval_data) return;
-    r->eval_view.data = r->eval_data;
-    r->eval_view.eval_fraction = 1;
-}
-
-static int open_epoch(struct run *r, int64_t number, struct error *e) {
-    dataset_epoch_free(r->epoch);
-    r->epoch = NULL;
-    r->epoch_number = number;
-    return dataset_epoch_new(&r->epoch, &r->view, number, e);
-}
-
-static bool has_eval(const struct run *r) { return r->eval && dataset_epoch_batches(r->eval) > 0; }
-
-static bool cannot_judge(const struct run *r) {
-    return r->spec.activate_as && r->spec.activate_if_better && !has_eval(r);
-}
-
-static int plan_steps(struct run *r, struct error *e) {
-    plan_views(r);
-    int err = open_epoch(r, 0, e);
-    if (!err && (r->eval_data || r->spec.eval_fraction > 0))
-        err = dataset_epoch_new(&r->eval, &r->eval_view, 0, e);
-    if (err) return err;
-    int64_t batches = dataset_epoch_batches(r->epoch);
-    if (batches == 0)
-        return error_set(e, ERR_PARAMS, "the data has no example left to train on: all are in the "
-                         "eval part (eval_fraction)");
-    if (cannot_judge(r) && !r->spec.since_last)
-        return error_set(e, ERR_PARAMS, "the data has too few examples to hold one out for judging: "
-                         "give eval_data, or activate always");
-    double steps = ceil((double)batches / (double)r->sizes.micro_per_step) * r->spec.epochs;
-    r->steps = steps < 1 ? 1 : (int64_t)ceil(steps);
-    if (r->spec.max_steps > 0 && r->spec.max_steps < r->steps) r->steps = r->spec.max_steps;
-    return 0;
-}
-
-static void tell_note(struct run *r, const char *note) {
-    run_tell(r, json_pack("{s:s, s:s}", "event", "note", "note", note));
-}
-
-static void tell_data(struct run *r, const struct dataset_report *d) {
-    if (d->rewritten)
-        tell_note(r, "the data no longer begins with what was learnt before (it was rotated or "
-                     "rewritten): all of it is learnt");
-    run_tell(r, json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "event",
-                      "data", "form", d->form, "examples", (json_int_t)d->examples, "skipped",
-                      (json_int_t)d->skipped, "cut", (json_int_t)d->cut, "untrained",
-                      (json_int_t)d->untrained, "tokens", (json_int_t)d->tokens, "trained_tokens", (json_int_t)d->trained_tokens,
-                      "steps", (json_int_t)r->steps, "eval_batches",
-                      (json_int_t)(r->eval ? dataset_epoch_batches(r->eval) : 0), "from_byte",
-                      (json_int_t)d->part.from, "to_byte", (json_int_t)d->part.to));
-}
-
-/* A growing file in which nothing was to be learnt: a success that leaves everything as it is. */
-static int end_without_news(struct run *r, const struct dataset_report *d) {
-    tell_note(r, d->untrained || d->skipped ? "nothing can be learnt from what is new in the data"
-                                            : "nothing is new in the data");
-    judge_nothing(r);
-    return 0;
-}
-
 static void gather(struct run *r, enum gather_for why) {
     r->gather_for = why;
     r->phase = RUN_GATHER;
     r->index = 0;
-}
-
-/* One new record cannot be held out and learnt: it waits for more. */
-static int leave_for_later(struct run *r, struct error *e) {
-    tell_note(r, "what is new is too little to hold something out for judging: it is left for the next "
-                 "time");
-    r->part = (struct data_part){0};
-    judge_nothing(r);
-    return jobs_set_part(r->options->jobs, r->id, &r->part, e);
 }
 
 /* --- starting ------------------------------------------------------------------------------------- */
@@ -294,7 +156,7 @@ static int restore(struct run *r, struct ranks *ranks, struct error *e) {
     if (!err && damaged.kind) {
         snprintf(note, sizeof note, "goes on from step %lld, for the newest checkpoint is not whole: %s",
                  (long long)position.step, damaged.message);
-        tell_note(r, note);
+        run_tell_note(r, note);
     }
     for (int i = 0; !err && i < host_pieces(&r->host); i++)
         err = host_tensors_next(&r->host, e) ? run_put_piece(r, ranks, i, e) : -(int)ERR_MEMORY;
@@ -319,16 +181,16 @@ static int setup(struct run *r, struct ranks *ranks, struct error *e) {
     struct dataset_report report;
     bool save;
     dataset_report(r->data, &report);
-    if (report.examples == 0) return end_without_news(r, &report);
+    if (report.examples == 0) return run_end_without_news(r, &report);
     int err = r->spec.method == TRAIN_FULL ? hf_companions_check(r->options->model, e) : 0;
-    if (!err) err = plan_steps(r, e);
-    if (!err && cannot_judge(r)) return leave_for_later(r, e);
+    if (!err) err = run_plan_steps(r, e);
+    if (!err && run_cannot_judge(r)) return run_leave_for_later(r, e);
     if (!err) err = run_make_trainees(r, ranks, e);
     if (!err) err = host_tensors_new(&r->host, r->on_rank[0], e);
     if (err) return err;
     r->host.wake = r->options->on_work;
     r->host.user = r->options->user;
-    tell_data(r, &report);
+    run_tell_data(r, &report);
     err = find_place(r, ranks, &save, e);
     r->saved_step = save ? -1 : r->position.step;
     tell_progress(r);
@@ -354,11 +216,11 @@ static double lr_of(const struct run *r) {
 
 /* A step ends with its epoch, so that no example is seen twice in one. */
 static int begin_step(struct run *r, struct error *e) {
-    int err = r->epoch_number == r->position.epoch ? 0 : open_epoch(r, r->position.epoch, e);
+    int err = r->epoch_number == r->position.epoch ? 0 : run_open_epoch(r, r->position.epoch, e);
     if (!err && r->position.batch >= dataset_epoch_batches(r->epoch)) {
         r->position.epoch++;
         r->position.batch = 0;
-        err = open_epoch(r, r->position.epoch, e);
+        err = run_open_epoch(r, r->position.epoch, e);
     }
     if (err) return err;
     int64_t left = dataset_epoch_batches(r->epoch) - r->position.batch;
@@ -482,7 +344,7 @@ static void choose_next(struct run *r) {
     bool stop_early = s->patience > 0 && r->position.bad_evals >= s->patience;
     bool last = step >= r->steps || stop_early;
     bool best = step == r->position.best_step;
-    if (has_eval(r) && step != r->position.evaluated_step && (last || due(step, s->eval_every)))
+    if (run_has_eval(r) && step != r->position.evaluated_step && (last || due(step, s->eval_every)))
         run_begin_eval(r);
     else if (step != r->saved_step && (last || best || due(step, s->save_every)))
         gather(r, GATHER_CHECKPOINT);
@@ -788,7 +650,7 @@ int run_new(struct run **out, const struct trainer_options *options, const struc
     r->task.wake = options->on_work;
     r->task.user = options->user;
     if (!err) start_choose(r);
-    if (!err) err = task_start(&r->task, reading_task, r, e);
+    if (!err) err = task_start(&r->task, run_read_data, r, e);
     if (err) {
         run_free(r, NULL);
         return err;

@@ -115,6 +115,22 @@ void run_begin_eval(struct run *r);
 /* A line of the job's log; fields are taken. */
 void run_tell(struct run *r, json_t *fields);
 
+/* --- run_data.c --------------------------------------------------------------------------------- */
+
+/* A task: opens the data. */
+int run_read_data(void *arg, struct error *e);
+/* How many steps the data gives; ERR_PARAMS where there is nothing to train on, or to judge on. */
+int run_plan_steps(struct run *r, struct error *e);
+int run_open_epoch(struct run *r, int64_t number, struct error *e);
+bool run_has_eval(const struct run *r);
+/* The job is to be judged and nothing is held out for that. */
+bool run_cannot_judge(const struct run *r);
+void run_tell_note(struct run *r, const char *note);
+void run_tell_data(struct run *r, const struct dataset_report *d);
+/* Two ends without training: nothing is new, or too little of it. */
+int run_end_without_news(struct run *r, const struct dataset_report *d);
+int run_leave_for_later(struct run *r, struct error *e);
+
 /* --- run_start.c -------------------------------------------------------------------------------- */
 /* Finds out where a new job goes on from. Driver, before its task. */
 void start_choose(struct run *r);

@@ -23,7 +23,8 @@
 
 /* So high a rate that the eval loss does not go down to the end. */
 #define RESTLESS \
-    ", \"lr\": 0.05, \"schedule\": \"constant\", \"eval_every\": 1, \"keep\": 1, \"max_steps\": 4"
+    ", \"lr\": 0.05, \"schedule\": \"constant\", \"compute\": \"f32\", \"eval_every\": 1, \"keep\": 1, " \
+    "\"max_steps\": 4"
 
 static char *path_in(struct scene *s, const char *format, ...) {
     static char path[300];
