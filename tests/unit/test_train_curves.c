@@ -65,6 +65,7 @@ static void submit(struct scene *s, const json_t *settings) {
     json_t *json = json_deep_copy(settings);
     json_object_set_new(json, "name", json_string("curve"));
     json_object_set_new(json, "data", json_string(s->data));
+    json_object_set_new(json, "compute", json_string("f32")); /* the goldens are */
     if (job_spec_parse(&spec, json, &e)) fail_msg("%s", e.message);
     if (jobs_submit(s->jobs, &spec, &s->job, &existing, &e)) fail_msg("%s", e.message);
     job_spec_free(&spec);
