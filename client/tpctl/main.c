@@ -62,6 +62,8 @@ const struct command commands[] = {
      NULL, cmd_jobs_rm},
     {"jobs", "[COMMAND]", "The same as 'jobs list'", NULL, NULL, cmd_jobs},
     {"status", "", "Show the model, its devices, and how busy they are", NULL, NULL, cmd_status},
+    {"top", "", "Watch requests, memory, tokens and the running job on one screen", NULL, top_options,
+     cmd_top},
     {"model info", "", "Show what is loaded: architecture, shapes, bytes", NULL, NULL,
      cmd_model_info},
     {"model merge", "ADAPTER OUT", "Write the model and an adapter as one model that needs no adapter",

@@ -147,7 +147,7 @@ int job_choose(struct tool *tool, const struct args *args, bool or_newest);
 int job_read_log(struct tool *tool, json_t *params, json_t **log);
 
 /* cmd_*.c */
-extern const struct option_def generate_options[], embed_options[], score_options[], tokenize_options[],
+extern const struct option_def generate_options[], embed_options[], top_options[], score_options[], tokenize_options[],
     shutdown_options[], finetune_options[], plan_options[], jobs_log_options[], jobs_plot_options[];
 /* cmd_finetune.c: "lora.r=8" into a job. Returns the exit code. */
 int job_set_key(json_t *job, const char *setting);
@@ -163,6 +163,7 @@ int cmd_jobs_resume(struct tool *tool, const struct args *args);
 int cmd_jobs_rm(struct tool *tool, const struct args *args);
 int cmd_generate(struct tool *tool, const struct args *args);
 int cmd_embed(struct tool *tool, const struct args *args);
+int cmd_top(struct tool *tool, const struct args *args);
 int cmd_score(struct tool *tool, const struct args *args);
 int cmd_tokenize(struct tool *tool, const struct args *args);
 int cmd_detokenize(struct tool *tool, const struct args *args);

@@ -224,3 +224,17 @@ def test_embed_prints_a_vector_a_text(tpd):
     assert abs(sum(x * x for x in first) - 1) < 1e-5
     assert run("embed", "hello", "--pooling", "last").stdout != run("embed", "hello").stdout
     assert run("embed").returncode == 64
+
+
+def test_top_shows_what_is_going_on(tpd):
+    import subprocess
+    from daemon import BUILD
+    def run(*args):
+        return subprocess.run([str(BUILD / "tpctl"), "--socket", str(tpd.socket), "top", *args],
+                              capture_output=True, text=True, timeout=60)
+    once = run()
+    assert once.returncode == 0 and "READY" in once.stdout and "no job runs" in once.stdout
+    assert once.stdout.count("KV blocks") == 1 and "rank 0" in once.stdout and "\033" not in once.stdout
+    assert run("-n", "3", "-d", "50ms").stdout.count("KV blocks") == 3
+    assert len(run("-n", "2", "-d", "50ms", "--json").stdout.splitlines()) == 2
+    assert run("-d", "often").returncode == 64
