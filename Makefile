@@ -50,7 +50,7 @@ BENCHES = $(patsubst bench/%.c,$(B)/bench/%,$(BENCH_SRC))
 CUSIM_SRC = $(filter-out tests/cusim/test_%,$(wildcard tests/cusim/*.cc tests/cusim/*.cu)) \
             $(wildcard kernels/cuda/*.cu)
 CUSIM_TESTS = $(patsubst tests/cusim/%.cc,$(B)/cusim/%,$(wildcard tests/cusim/test_*.cc))
-CUSIM_FLAGS = -std=gnu++17 $(OPT) -g -Wall -Wextra -Werror -DTPD_CUSIM -pthread -I. -Itests/cusim \
+CUSIM_FLAGS = -std=gnu++17 $(OPT) -g -Wall -Wextra -Werror -DTPD_CUSIM -D_GNU_SOURCE -ffp-contract=off -pthread -I. -Itests/cusim \
               -Itests/cusim/include
 cusim_obj = $(patsubst %,$(B)/obj/cusim/%.o,$(1))
 
@@ -79,9 +79,9 @@ $(B)/tpctl: $(call obj,$(TPCTL_SRC)) $(B)/libtpdclient.a
 $(B)/obj/cusim/%.o: %
 	@mkdir -p $(@D)
 	$(CXX) $(CUSIM_FLAGS) -MMD -MP -x c++ -c -o $@ $<
-$(B)/cusim/%: $(B)/obj/cusim/tests/cusim/%.cc.o $(call cusim_obj,$(CUSIM_SRC))
+$(B)/cusim/%: $(B)/obj/cusim/tests/cusim/%.cc.o $(call cusim_obj,$(CUSIM_SRC)) $(B)/libtpdcore.a
 	@mkdir -p $(@D)
-	$(CXX) -o $@ $^ -lcmocka -pthread
+	$(CXX) -o $@ $^ -lcmocka $(LDLIBS)
 $(B)/tests/%: $(B)/obj/tests/unit/%.o $(B)/libtesthelp.a $(B)/libtpddaemon.a $(B)/libtpdcore.a \
               $(B)/libtpdclient.a
 	@mkdir -p $(@D)
@@ -90,7 +90,7 @@ $(B)/bench/%: $(B)/obj/bench/%.o $(B)/libtpdcore.a
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
-.PRECIOUS: $(B)/obj/%.o
+.PRECIOUS: $(B)/obj/%.o $(B)/obj/cusim/%.o
 -include $(shell find $(B)/obj -name '*.d' 2>/dev/null)
 
 tests: $(TESTS)

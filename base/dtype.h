@@ -9,6 +9,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 enum dtype {
     DTYPE_F32,
     DTYPE_F16,
@@ -47,5 +51,9 @@ uint16_t f32_to_bf16(float value);
 
 /* Dequantises one row of cols elements (the reference: exact, portable, slow). */
 void dtype_row_to_f32(enum dtype type, const void *row, float *out, int64_t cols);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -18,6 +18,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 enum error_kind {
     ERR_NONE = 0,
     ERR_PARSE,           /* -32700 the line is not JSON as we take it */
@@ -112,5 +116,9 @@ enum {
     EXIT_DEADLINE = 124,
     EXIT_INTERRUPTED = 130
 };
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

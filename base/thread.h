@@ -9,7 +9,13 @@
 #include "base/error.h"
 
 #include <pthread.h>
+#ifndef __cplusplus
 #include <stdatomic.h>
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 enum { CORE_SET_MAX = 1024 };
 
@@ -53,6 +59,9 @@ static inline void wait_pause(void) {
 #endif
 }
 
+/* C++ has another name for atomics and waits for nothing here. */
+#ifndef __cplusplus
+
 /* A number that threads wait on. sleepers counts those that are about to sleep or asleep, so that a
  * change which nobody sleeps for costs no system call. Zeroed memory is a valid word of value 0.
  * A word must outlive the calls that change it, not only the moment they are seen.
@@ -83,6 +92,8 @@ bool wait_sleep(struct wait_word *bell, uint32_t ticket, int64_t deadline_ns);
 void wait_end(struct wait_word *bell);
 void wait_notify(struct wait_word *bell);
 
+#endif /* waiting */
+
 typedef void team_fn(void *arg, int member, int n_members);
 
 struct team;
@@ -99,5 +110,9 @@ void team_barrier(struct team *team);
 /* The half-open part of [0, total) that member works on, in multiples of grain. */
 void team_slice(int64_t total, int64_t grain, int member, int n_members, int64_t *from,
                 int64_t *to);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

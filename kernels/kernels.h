@@ -27,6 +27,10 @@
 #include "base/error.h"
 #include "base/thread.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 typedef uint64_t dev_addr; /* 0 is no memory */
 
 /* What memory is for: the plan and `model.info` report by it. */
@@ -287,6 +291,18 @@ bool kernels_cpu_bf16(void);
 void *kernels_cpu_pointer(const struct kctx *c, dev_addr addr);
 struct team *kernels_cpu_team(const struct kctx *c);
 
+struct cuda_options {
+    int device;           /* as CUDA numbers them; several ranks may share one */
+    size_t memory_limit;  /* bytes this rank may hold; 0 = what the device has free */
+    bool same_bits;       /* every product by kernels of our own: a row's bits never depend on T. Without
+                           * it products of many rows go to cuBLAS, and a row in such a company has other
+                           * last bits than alone (kernels/cuda/linear.cu says from how many on). */
+};
+/* Called on the rank's own thread. ERR_DEVICE, with what to do, when tpd-cuda.so or a driver is not
+ * there. */
+int kernels_cuda_open(struct kctx **out, int rank, const struct cuda_options *options,
+                      struct error *e);
+
 /* Bytes that the CPU backend takes for a matrix: rows are filled up to whole panels. */
 size_t kernels_cpu_weight_bytes(enum dtype type, int32_t rows, int32_t cols);
 
@@ -298,5 +314,9 @@ struct plan_counts {
 int kernels_plan_open(struct kctx **out, int rank, size_t memory_limit, struct error *e);
 const struct plan_counts *kernels_plan_counts(const struct kctx *c);
 void kernels_plan_reset(struct kctx *c); /* zeroes all but memory */
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -8,7 +8,8 @@
  *   - threads meet by __syncthreads, __syncwarp and the _sync operations alone, blocks not at all, but
  *     in kernels of LAUNCH_RESIDENT: their blocks are all live at once, and may wait for flags;
  *   - block sizes are multiples of 32, and whole warps take part in a warp's operation;
- *   - no recursion, no allocation, no static objects on the device.
+ *   - no recursion, no allocation, no static objects on the device;
+ *   - UNROLL before a loop whose arrays should be registers.
  */
 #ifndef TPD_KERNELS_CUDA_PORT_H
 #define TPD_KERNELS_CUDA_PORT_H
@@ -24,6 +25,7 @@ enum { WARP_SIZE = 32 };
 
 #ifdef TPD_CUSIM
 
+#define UNROLL
 using cusim::ptr;
 using cusim::sptr;
 
@@ -67,6 +69,7 @@ static inline uint64_t device_nanoseconds() { return cusim::nanoseconds(); }
 
 #else
 
+#define UNROLL _Pragma("unroll")
 template <class T> using ptr = T *;
 template <class T> using sptr = T *;
 
