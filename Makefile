@@ -75,7 +75,7 @@ $(B)/libtesthelp.a: $(call obj,$(TEST_HELPER_SRC))
 $(B)/tpd: $(B)/obj/daemon/main.o $(B)/libtpddaemon.a $(B)/libtpdcore.a
 	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 $(B)/tpctl: $(call obj,$(TPCTL_SRC)) $(B)/libtpdclient.a
-	$(CC) $(LDFLAGS) -o $@ $^ -ljansson -lm -pthread
+	$(CC) $(LDFLAGS) -o $@ $^ -ljansson -ledit -lm -pthread
 $(B)/obj/cusim/%.o: %
 	@mkdir -p $(@D)
 	$(CXX) $(CUSIM_FLAGS) -MMD -MP -x c++ -c -o $@ $<
@@ -115,7 +115,7 @@ help:
 	@echo 'Variables: B=dir  CC=gcc|clang  SAN=address,undefined|thread  PREFIX=dir  DESTDIR=dir'
 
 DEB = gcc g++ make pkg-config libuv1-dev libjansson-dev libpcre2-dev libutf8proc-dev \
-      libsqlite3-dev libhttp-parser-dev libcmocka-dev python3 python3-pip python3-pytest python3-numpy
+      libsqlite3-dev libhttp-parser-dev libedit-dev libcmocka-dev python3 python3-pip python3-pytest python3-numpy
 deps:
 	apt-get update -q
 	DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends $(DEB)

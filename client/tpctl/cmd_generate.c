@@ -2,7 +2,6 @@
 #include "tpctl.h"
 
 #include <stdio.h>
-#include <string.h>
 
 const struct option_def generate_options[] = {
     {"max-tokens", 'n', OPTION_INTEGER, "N", "max_tokens",
@@ -29,27 +28,6 @@ const struct option_def generate_options[] = {
     {0},
 };
 
-struct stream {
-    struct tool *tool;
-    bool began; /* something was printed */
-};
-
-static void put_piece(struct stream *stream, const json_t *text) {
-    size_t size = json_string_length(text);
-    if (size == 0) return;
-    put_string(stream->tool, text);
-    stream->began = true;
-    stream->tool->mid_line = json_string_value(text)[size - 1] != '\n';
-}
-
-/* A reader that went away ends the generation, too. */
-static int on_token(void *user, const char *method, const json_t *params) {
-    struct stream *stream = user;
-    if (strcmp(method, "token")) return 0;
-    put_piece(stream, json_object_get(params, "text"));
-    return flush_output();
-}
-
 /* "12 tokens, 45.2 tokens/s, stopped at the end token": for the person who watches. */
 static void say_summary(const struct tool *tool, const json_t *result) {
     if (tool->quiet || !tool->err_terminal || tool->format != OUT_HUMAN) return;
@@ -63,42 +41,31 @@ static void say_summary(const struct tool *tool, const json_t *result) {
 }
 
 /* What came in pieces is there already. */
-static void put_result(struct stream *stream, const json_t *result) {
-    struct tool *tool = stream->tool;
+static void put_result(struct answer *answer, const json_t *result) {
+    struct tool *tool = answer->tool;
     if (tool->format == OUT_JSON) {
         if (result) put_json(result);
         return;
     }
-    if (!stream->began) put_piece(stream, json_object_get(result, "text"));
+    if (!answer->began) answer_put(answer, json_object_get(result, "text"));
     const json_t *logprobs = json_object_get(result, "logprobs");
     if (tool->mid_line && (tool->out_terminal || logprobs)) putchar('\n');
     if (logprobs) put_logprobs(tool, json_object_get(result, "prompt_logprobs"), logprobs);
     if (result) say_summary(tool, result);
 }
 
-/* A generation that the daemon ended for a reason of its own. */
-static int outcome(const json_t *result) {
-    const char *reason = json_string_value(json_object_get(result, "finish_reason"));
-    if (!reason || (strcmp(reason, "error") && strcmp(reason, "cancelled"))) return EXIT_OK;
-    const json_t *error = json_object_get(result, "error");
-    const char *why =
-        json_string_value(json_is_object(error) ? json_object_get(error, "message") : error);
-    complain("the daemon ended the generation before its time (%s)", why ? why : reason);
-    return TPD_EXIT_FAILED;
-}
-
 int cmd_generate(struct tool *tool, const struct args *args) {
     json_t *prompt, *result;
     int rc = read_text_word(args, "prompt", &prompt);
     if (rc != EXIT_OK) return rc;
-    struct stream stream = {.tool = tool};
+    struct answer answer = {.tool = tool};
     bool streamed = tool->format != OUT_JSON && !args_flag(args, "no-stream");
     json_object_set_new(args->params, "prompt", prompt);
     if (streamed) json_object_set_new(args->params, "stream", json_true());
-    rc = tool_call(tool, "generate", args->params, streamed ? on_token : NULL, &stream, &result);
-    put_result(&stream, result);
+    rc = tool_call(tool, "generate", args->params, streamed ? answer_on_token : NULL, &answer, &result);
+    put_result(&answer, result);
     if (ferror(stdout)) rc = finish_output();
-    if (rc == EXIT_OK) rc = outcome(result);
+    if (rc == EXIT_OK) rc = answer_outcome(result);
     json_decref(result);
     return rc;
 }

@@ -30,6 +30,19 @@ const struct command commands[] = {
      generate_options, cmd_generate},
     {"embed", "[TEXT|-]...", "Print the vectors of texts, each of length 1",
      "Without a text, every line of stdin is one.", embed_options, cmd_embed},
+    {"chat", "[MESSAGE|-]", "Hold a conversation with the model",
+     "On a terminal with line editing and history; Ctrl-C ends an answer, Ctrl-D the conversation.\n"
+     "A line that ends with a backslash goes on; \"\"\" alone begins and ends several lines. Commands:\n"
+     "  /reset            begin anew            /system [TEXT]  set or show what the model is told first\n"
+     "  /save FILE        append the conversation to FILE as a record of messages\n"
+     "  /adapter [NAME]   talk to an adapter, or list them        /timings  after each answer or not\n"
+     "  /help  /quit      and //text says /text\n"
+     "Elsewhere each line of stdin is a message. MESSAGE: one question, one answer; '-': all of stdin.",
+     chat_options, cmd_chat},
+    {"template", "[MESSAGE|-]", "Print what chat would give the model to read",
+     "MESSAGE is what the user says, or with '-' and without a word stdin: a JSON array of messages, or\n"
+     "an object with messages, tools and more, as 'chat' takes it.",
+     template_options, cmd_template},
     {"score", "PROMPT COMPLETION", "Tell how likely a completion is after a prompt",
      "The completion may be '-' to read it from stdin.", score_options, cmd_score},
     {"tokenize", "[TEXT|-]", "Print the token ids of a text",
@@ -100,12 +113,25 @@ const struct command commands[] = {
 /* For the signal handler alone: the client whose call Ctrl-C cancels. */
 static struct tpd_client *volatile live_client;
 
-/* The second Ctrl-C does not wait for anything: not for the daemon, not for a pipe that is full. */
+static volatile sig_atomic_t interrupts, interrupt_new, interrupts_kept;
+
+/* The second Ctrl-C of a call does not wait for anything: not for the daemon, not for a pipe that is
+ * full. */
 static void on_interrupt(int signal) {
-    static volatile sig_atomic_t before;
     (void)signal;
-    if (!live_client || before++) _exit(TPD_EXIT_INTERRUPTED);
-    tpd_cancel(live_client);
+    interrupt_new = 1;
+    if (live_client ? interrupts++ > 0 : !interrupts_kept) _exit(TPD_EXIT_INTERRUPTED);
+    if (live_client) tpd_cancel(live_client);
+}
+
+void interrupt_keep(void) {
+    interrupts_kept = 1;
+}
+
+bool interrupt_seen(void) {
+    bool seen = interrupt_new;
+    interrupt_new = 0;
+    return seen;
 }
 
 static void set_signals(void) {
@@ -129,6 +155,7 @@ int tool_call(struct tool *tool, const char *method, json_t *params, tpd_notify_
     *result = NULL;
     int rc = tool->client ? 0 : tpd_connect(&tool->client, &options, &error);
     if (rc == 0) {
+        interrupts = 0;
         live_client = tool->client;
         rc = tpd_stream(tool->client, method, params, notify, user, result, &error);
         live_client = NULL;

@@ -1,8 +1,8 @@
 /* client/tpctl/tpctl.h: what the files of tpctl share.
  *
  * main.c has the table of commands and the way through a run; options.c reads the command line by
- * tables; help.c prints those tables; input.c reads prompts and ids; output.c writes; cmd_*.c are
- * the commands. Results go to stdout, everything else to stderr. A command returns the exit code.
+ * tables; help.c prints those tables; input.c reads prompts and ids, lines.c what is typed; output.c
+ * and answer.c write; cmd_*.c are the commands. Results go to stdout, everything else to stderr. A command returns the exit code.
  * One thread; the SIGINT handler only calls tpd_cancel. */
 #ifndef TPD_TPCTL_H
 #define TPD_TPCTL_H
@@ -71,6 +71,11 @@ int tool_call(struct tool *tool, const char *method, json_t *params, tpd_notify_
 /* The same for what is only of use whole: on failure *result is NULL. */
 int tool_ask(struct tool *tool, const char *method, json_t *params, json_t **result);
 
+/* From now on Ctrl-C does not end the program when no call is in flight; it is only remembered. */
+void interrupt_keep(void);
+/* Whether it came since it was last asked for. */
+bool interrupt_seen(void);
+
 /* options.c: all return false after saying on stderr what is wrong. */
 bool args_init(struct args *args, int argc);
 void args_free(struct args *args);
@@ -132,6 +137,16 @@ int flush_output(void);
 /* Flushes stdout. EXIT_OK, or EXIT 74 with a complaint unless the reader has just gone away. */
 int finish_output(void);
 
+/* answer.c: the text of a generation, printed as it comes. */
+struct answer {
+    struct tool *tool;
+    bool began; /* something was printed */
+};
+void answer_put(struct answer *answer, const json_t *text);
+int answer_on_token(void *user, const char *method, const json_t *params);
+/* Complains of a generation that the daemon ended for a reason of its own. */
+int answer_outcome(const json_t *result);
+
 /* watch.c */
 /* finetune.watch with a live line on a terminal; then job_outcome. params: {"job", …}. */
 int job_watch(struct tool *tool, json_t *params);
@@ -147,7 +162,8 @@ int job_choose(struct tool *tool, const struct args *args, bool or_newest);
 int job_read_log(struct tool *tool, json_t *params, json_t **log);
 
 /* cmd_*.c */
-extern const struct option_def generate_options[], embed_options[], top_options[], score_options[], tokenize_options[],
+extern const struct option_def generate_options[], chat_options[], template_options[], embed_options[],
+    top_options[], score_options[], tokenize_options[],
     shutdown_options[], finetune_options[], plan_options[], jobs_log_options[], jobs_plot_options[];
 /* cmd_finetune.c: "lora.r=8" into a job. Returns the exit code. */
 int job_set_key(json_t *job, const char *setting);
@@ -164,6 +180,8 @@ int cmd_jobs_rm(struct tool *tool, const struct args *args);
 int cmd_generate(struct tool *tool, const struct args *args);
 int cmd_embed(struct tool *tool, const struct args *args);
 int cmd_top(struct tool *tool, const struct args *args);
+int cmd_chat(struct tool *tool, const struct args *args);
+int cmd_template(struct tool *tool, const struct args *args);
 int cmd_score(struct tool *tool, const struct args *args);
 int cmd_tokenize(struct tool *tool, const struct args *args);
 int cmd_detokenize(struct tool *tool, const struct args *args);
