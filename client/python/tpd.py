@@ -341,6 +341,15 @@ class Client:
         self._give_back(connection)
         return _result_of(message)
 
+    def _stream(self, method: str, params: Dict[str, Any]) -> Stream:
+        connection = self._take()
+        try:
+            connection.start(method, dict(params, stream=True), self.timeout)
+        except BaseException:
+            connection.close()
+            raise
+        return Stream(self, connection, method)
+
     def generate(self, prompt: Prompt, stream: bool = False, **sampling: Any) -> Any:
         """Continues a prompt (text or token ids). Returns the result with "text", "tokens",
         "finish_reason", "usage" …; with stream=True a Stream of pieces of text.
@@ -350,14 +359,21 @@ class Client:
         """
         if not stream:
             return self.call("generate", prompt=prompt, **sampling)
-        connection = self._take()
-        try:
-            params = dict(sampling, prompt=prompt, stream=True)
-            connection.start("generate", params, self.timeout)
-        except BaseException:
-            connection.close()
-            raise
-        return Stream(self, connection, "generate")
+        return self._stream("generate", dict(sampling, prompt=prompt))
+
+    def chat(self, messages: List[Dict[str, Any]], stream: bool = False, **sampling: Any) -> Any:
+        """Answers a conversation: a list of {"role", "content"}. Returns the result, which has the
+        answer as "message" to go on with; with stream=True a Stream of pieces of text.
+
+        sampling: as for generate, and tools, chat_template_kwargs, add_generation_prompt.
+        """
+        if not stream:
+            return self.call("chat", messages=messages, **sampling)
+        return self._stream("chat", dict(sampling, messages=messages))
+
+    def template(self, messages: List[Dict[str, Any]], **more: Any) -> Result:
+        """What chat gives the model to read: {"text", "tokens"}."""
+        return self.call("template", messages=messages, **more)
 
     def score(self, prompt: Prompt, completion: Prompt) -> Result:
         """Log-probabilities of a completion after a prompt, their sum and the perplexity."""

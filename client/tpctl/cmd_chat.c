@@ -28,6 +28,7 @@ const struct option_def chat_options[] = {
     {"system", 's', OPTION_TEXT, "TEXT", NULL, "what the model is told before all"},
     {"adapter", 0, OPTION_TEXT, "A", "adapter", "talk to this adapter"},
     SAMPLING_OPTIONS,
+    {"ignore-eos", 0, OPTION_FLAG, NULL, "ignore_eos", "go on past the end of the turn"},
     {"timings", 0, OPTION_FLAG, NULL, NULL, "say after each answer how fast it came"},
     {"no-history", 0, OPTION_FLAG, NULL, NULL, "keep nothing of what is typed"},
     {0},

@@ -9,8 +9,9 @@ import time
 
 import pytest
 
-from daemon import ANSWER_S, BUILD
+from daemon import BUILD
 
+ANSWER_S = 30
 TPCTL = str(BUILD / "tpctl")
 FEW = ("-n", "6", "-t", "0")
 
@@ -50,13 +51,20 @@ class Terminal:
         before, _, self.seen = self.seen.partition(text)
         return before
 
+    def say(self, text):
+        """A message, up to the prompt behind its answer (which --timings makes sure of)."""
+        self.type(text + "\n")
+        self.until("from the cache]")
+        self.until("> ")
+
     def type(self, text):
         os.write(self.fd, text.encode())
 
     def end(self):
         """The exit code."""
-        while self.read(ANSWER_S):
-            pass
+        end = time.monotonic() + ANSWER_S
+        while self.read(0.2):
+            assert time.monotonic() < end, self.seen
         os.close(self.fd)
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
@@ -65,7 +73,7 @@ class Terminal:
 def talk(tpd, tmp_path):
     """talk(*args): a conversation at its first prompt."""
     def talk(*args):
-        terminal = Terminal(tmp_path, "--socket", str(tpd.socket), "chat", *args)
+        terminal = Terminal(tmp_path, "--socket", str(tpd.socket), "chat", "--timings", *args)
         terminal.until("> ")
         return terminal
     return talk
@@ -77,12 +85,11 @@ def piped(tpd, home, text, *args):
 
 
 def test_a_conversation_on_a_terminal(talk, tmp_path):
-    t = talk(*FEW, "--timings")
+    t = talk(*FEW)
     t.type("Hello\n")
     assert "tokens/s" in t.until("from the cache]")
     t.until("> ")
-    t.type("Again\n")
-    t.until("from the cache]")
+    t.say("Again")
     t.type("/save talk.jsonl\n")
     t.until("are in talk.jsonl")
     t.type("\x04")
@@ -94,21 +101,18 @@ def test_a_conversation_on_a_terminal(talk, tmp_path):
 
 def test_history_is_kept_for_the_user_alone(talk, tmp_path):
     t = talk(*FEW)
-    t.type("a märchen, once\n")
-    t.until("> ")
+    t.say("a märchen, once")
     t.type("\x04")
     assert t.end() == 0
     path = tmp_path / "state/tpd/chat_history"
     assert path.stat().st_mode & 0o777 == 0o600
     t = talk(*FEW)
-    t.type("\x1b[A\n")  # the key that goes up
-    t.until("> ")
+    t.say("\x1b[A")  # the key that goes up
     t.type("/save again.jsonl\n/quit\n")
     assert t.end() == 0
     assert json.loads((tmp_path / "again.jsonl").read_text())["messages"][0]["content"] == "a märchen, once"
     t = talk(*FEW, "--no-history")
-    t.type("a secret\n")
-    t.until("> ")
+    t.say("a secret")
     t.type("/quit\n")
     assert t.end() == 0
     assert "secret" not in path.read_text()
@@ -118,12 +122,9 @@ def test_several_lines_make_one_message(talk, tmp_path):
     t = talk(*FEW)
     t.type("one \\\n")
     t.until("…")
-    t.type("two\n")
-    t.until("> ")
-    t.type('"""\nthree\n\nfour\n"""\n')
-    t.until("\n> ")
-    t.type("//slash\n")
-    t.until("\n> ")
+    t.say("two")
+    t.say('"""\nthree\n\nfour\n"""')
+    t.say("//slash")
     t.type("/save l.jsonl\n/quit\n")
     assert t.end() == 0
     said = [m["content"] for m in json.loads((tmp_path / "l.jsonl").read_text())["messages"][::2]]
@@ -131,12 +132,14 @@ def test_several_lines_make_one_message(talk, tmp_path):
 
 
 def test_ctrl_c_ends_the_answer_and_not_the_talk(talk, tmp_path):
-    t = talk("-t", "1.5", "-n", "400")
+    t = talk("-t", "1.5", "--ignore-eos")
     t.type("Speak\n")
     t.until("Speak")
-    while len(t.seen) < 40:
-        t.read(0.2)
+    t.until("\n")
+    while not t.seen:
+        assert t.read(ANSWER_S)
     os.kill(t.pid, signal.SIGINT)
+    t.until("from the cache]")
     t.until("> ")
     t.type("/save c.jsonl\n/quit\n")
     assert t.end() == 0
@@ -150,8 +153,7 @@ def test_ctrl_c_at_the_prompt_takes_the_line_back(talk, tmp_path):
     t.until("never mind")
     t.type("\x03")
     t.until("> ")
-    t.type("Hello\n")
-    t.until("> ")
+    t.say("Hello")
     t.type("/save c.jsonl\n/quit\n")
     assert t.end() == 0
     assert json.loads((tmp_path / "c.jsonl").read_text())["messages"][0]["content"] == "Hello"
@@ -161,8 +163,7 @@ def test_commands(talk, tmp_path):
     t = talk(*FEW, "--system", "Be kind.")
     t.type("/system\n")
     t.until("Be kind.")
-    t.type("Hello\n")
-    t.until("\n> ")
+    t.say("Hello")
     t.type("/reset\n/save r.jsonl\n")
     t.until("1 messages are in")
     t.type("/system Be brief.\n/save r.jsonl\n")
