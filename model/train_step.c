@@ -60,39 +60,29 @@ int trainee_norm(struct trainee *t, double *norm, struct error *e) {
 /* Elements that one update unit goes over, about. */
 enum { SLICE_FLOATS = 4 << 20 };
 
-/* Parameters from … to-1 make slice k. */
-static void slice_range(const struct trainee *t, int k, int *from, int *to) {
-    int slice = 0;
-    size_t sum = 0;
-    *from = 0;
-    for (*to = 0; *to < t->n_params; (*to)++) {
+/* By whole sizes, so that all ranks cut alike. */
+int trainee_cut_slices(struct trainee *t, struct error *e) {
+    size_t sum = SLICE_FLOATS;
+    t->slice_from = calloc((size_t)t->n_params + 1, sizeof *t->slice_from);
+    if (!t->slice_from) return error_set(e, ERR_MEMORY, "no memory for parameters");
+    for (int i = 0; i < t->n_params; i++) {
         if (sum >= SLICE_FLOATS) {
-            if (slice == k) return;
-            slice++;
+            t->slice_from[t->n_slices++] = i;
             sum = 0;
-            *from = *to;
         }
-        /* by whole sizes, so that all ranks cut alike */
-        sum += (size_t)t->params[*to].whole_rows * (size_t)t->params[*to].whole_cols /
+        sum += (size_t)t->params[i].whole_rows * (size_t)t->params[i].whole_cols /
                (size_t)t->n_ranks;
     }
-    if (slice < k) *from = *to;
+    t->slice_from[t->n_slices] = t->n_params;
+    return 0;
 }
 
-int trainee_slices(const struct trainee *t) {
-    for (int k = 0;; k++) {
-        int from, to;
-        slice_range(t, k, &from, &to);
-        if (from == to) return k;
-    }
-}
+int trainee_slices(const struct trainee *t) { return t->n_slices; }
 
 int trainee_update(struct trainee *t, int slice, const struct adamw_params *params,
                    float grad_scale, struct error *e) {
     const struct kernels *ops = t->ctx->ops;
-    int from, to;
-    slice_range(t, slice, &from, &to);
-    for (int i = from; i < to; i++) {
+    for (int i = t->slice_from[slice]; i < t->slice_from[slice + 1]; i++) {
         const struct train_param *p = &t->params[i];
         struct adamw_params mine = *params;
         if (!p->decay) mine.weight_decay = 0;

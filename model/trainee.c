@@ -127,6 +127,7 @@ int trainee_new(struct trainee **out, const struct model *model, struct shard *s
     t->attn_first = full ? 0 : serving->attn_first;
     t->attn_cols = full ? serving->n_heads * t->config->head_dim : serving->attn_cols;
     int err = trainee_make_params(t, e);
+    if (!err) err = trainee_cut_slices(t, e);
     if (!err) err = alloc_layers(t, e);
     if (!err) err = alloc_buffers(t, e);
     if (!err) err = t->ctx->ops->wait(t->ctx, e);
@@ -171,6 +172,7 @@ void trainee_free(struct trainee *t) {
     free(t->host_labels);
     free(t->host_loss);
     free(t->params);
+    free(t->slice_from);
     free(t->layers);
     free(t);
 }

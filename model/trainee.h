@@ -67,6 +67,8 @@ struct trainee {
 
     struct train_param *params;
     int n_params, max_params;
+    int *slice_from; /* [n_slices + 1] parameters where an update's slices begin */
+    int n_slices;
     struct train_layer *layers;
     struct train_param *embed, *norm, *head; /* full; head == embed when tied */
     dev_addr norm_value;
@@ -94,6 +96,8 @@ struct trainee {
 
 /* trainee_params.c */
 int trainee_make_params(struct trainee *t, struct error *e);
+/* train_step.c */
+int trainee_cut_slices(struct trainee *t, struct error *e);
 /* trainee_linear.c: y[T, rows] of one or more layers that read x[T, cols]; and backward, which
  * writes dx [T, cols] (the sum over ranks of a column-parallel layer is still to be taken). */
 void train_linear_forward(struct trainee *t, const struct train_linear *const *l, const dev_addr *y,
