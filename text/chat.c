@@ -77,6 +77,13 @@ bool chat_ends_turn(const struct chat *c, const char *text, size_t size, size_t 
     return false;
 }
 
+size_t chat_last_end(const struct chat *c, const char *text, size_t size) {
+    size_t space;
+    for (size_t end = size; end > 0; end--)
+        if (!strchr(" \n\t\r", text[end - 1]) && chat_ends_turn(c, text, end, &space)) return end;
+    return 0;
+}
+
 /* --- opening -------------------------------------------------------------------------------- */
 
 int chat_open(struct chat **out, const char *path, const char *choice,

@@ -22,6 +22,8 @@ const char *chat_missing(const struct chat *c);
 const token_id *chat_ends(const struct chat *c, size_t *n);
 /* Whether the text ends with such a token, and then white space: how many bytes of white space. */
 bool chat_ends_turn(const struct chat *c, const char *text, size_t size, size_t *space);
+/* Where the last such token in the text ends; 0: there is none. */
+size_t chat_last_end(const struct chat *c, const char *text, size_t size);
 bool chat_has_generation(const struct chat *c, bool with_tools);
 /* Whether the template has a form for tools, and for a message's tool_calls. */
 bool chat_takes_tools(const struct chat *c);

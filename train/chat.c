@@ -14,13 +14,16 @@ struct record_chat {
     struct tm now;
 };
 
-/* The first n messages. */
+/* The first n messages; one more than there are: and a user's behind them. */
 static int render(const struct record_chat *c, size_t n, bool prompt, struct jinja_output *out,
                   struct error *e) {
     json_t *some = json_array();
     bool made = some != NULL;
     for (size_t i = 0; i < n && made; i++)
-        made = json_array_append(some, json_array_get(c->messages, i)) == 0;
+        made = (i < json_array_size(c->messages)
+                    ? json_array_append(some, json_array_get(c->messages, i))
+                    : json_array_append_new(some, json_pack("{s:s, s:s}", "role", "user", "content",
+                                                            "?"))) == 0;
     struct chat_request request = {.messages = some,
                                    .tools = c->tools,
                                    .add_generation_prompt = prompt,
@@ -36,6 +39,23 @@ static bool is_prefix(const struct buf *head, const struct buf *whole) {
            (head->size == 0 || memcmp(head->data, whole->data, head->size) == 0);
 }
 
+static size_t common(const struct buf *a, const struct buf *b) {
+    size_t n = 0;
+    while (n < a->size && n < b->size && a->data[n] == b->data[n]) n++;
+    return n;
+}
+
+/* Where turn i ends, which begins at `from`: at the end of a rendering that ends with it. Some templates
+ * put something behind the last message, whatever it is; then at the last end of a turn that the
+ * rendering and the whole share. 0: there is none. */
+static size_t turn_end(const struct record_chat *c, const struct buf *with, const struct buf *whole,
+                       size_t from) {
+    size_t shared = common(with, whole);
+    if (shared == with->size) return with->size;
+    size_t end = shared > from ? chat_last_end(c->chat, whole->data + from, shared - from) : 0;
+    return end ? from + end : 0;
+}
+
 static int inconsistent(struct error *e, size_t i) {
     return error_set(e, ERR_PARAMS,
                      "the model's chat template writes the conversation up to messages[%zu] in another "
@@ -43,6 +63,18 @@ static int inconsistent(struct error *e, size_t i) {
                      "rest: end the record with that turn, or set chat_template to a template with "
                      "{%% generation %%} blocks",
                      i);
+}
+
+/* Where the last turn ends: as if a user spoke once more. A template that does not let him, or writes
+ * the turn in another way then, ends it with the text. */
+static size_t last_turn_end(const struct record_chat *c, const struct buf *whole, size_t from) {
+    struct jinja_output more = {0};
+    struct error ignored;
+    size_t end = 0;
+    if (render(c, json_array_size(c->messages) + 1, false, &more, &ignored) == 0)
+        end = turn_end(c, whole, &more.text, from);
+    jinja_output_free(&more);
+    return end ? end : whole->size;
 }
 
 /* The bytes that message i adds behind the prompt for those before it. White space behind the token
@@ -54,9 +86,9 @@ static int find_turn(const struct record_chat *c, size_t i, const struct buf *wh
     bool last = i + 1 == json_array_size(c->messages);
     int err = render(c, i, true, &prompt, e);
     if (!err && !last) err = render(c, i + 1, false, &with, e);
-    size_t from = prompt.text.size, to = last ? whole->size : with.text.size;
-    if (!err && (!is_prefix(&prompt.text, whole) || (!last && !is_prefix(&with.text, whole))))
-        err = inconsistent(e, i);
+    size_t from = prompt.text.size, to = 0;
+    if (!err) to = last ? last_turn_end(c, whole, from) : turn_end(c, &with.text, whole, from);
+    if (!err && (!is_prefix(&prompt.text, whole) || to == 0)) err = inconsistent(e, i);
     if (!err && from < to && chat_ends_turn(c->chat, whole->data + from, to - from, &space))
         to -= space;
     if (!err && from >= to)
