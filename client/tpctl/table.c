@@ -5,9 +5,11 @@
 #include "tpctl.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
-enum { CELL = 96, MAX_COLUMNS = 12, LABEL_WIDTH = 16, MAX_PATH = 192 };
+enum { CELL = 160, MAX_COLUMNS = 12, LABEL_WIDTH = 16, MAX_PATH = 192 };
 
 static bool ends_with(const char *text, const char *end) {
     size_t n = strlen(text), m = strlen(end);
@@ -20,7 +22,25 @@ static bool is_bytes(const char *path) {
     return strstr(path, "bytes") || ends_with(path, "bandwidth") || strstr(path, "memory") || !strncmp(path, "ranks.", 6);
 }
 
+/* A time, in seconds since 1970, as people here write it. */
+static bool is_time(const char *path, double value) {
+    static const char *const names[] = {"created", "started", "ended", "deadline", "time"};
+    const char *dot = strrchr(path, '.'), *name = dot ? dot + 1 : path;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(name, names[i])) return value > 1e9;
+    return false;
+}
+
+static const char *time_text(double value, char buf[32]) {
+    struct tm local;
+    time_t seconds = (time_t)value;
+    if (!localtime_r(&seconds, &local) || !strftime(buf, 32, "%Y-%m-%d %H:%M:%S", &local))
+        snprintf(buf, 32, "%.0f", value);
+    return buf;
+}
+
 static const char *number_text(const char *path, double value, char buf[32]) {
+    if (is_time(path, value)) return time_text(value, buf);
     if (is_bytes(path)) return bytes_text(value, buf);
     if (ends_with(path, "flops") || ends_with(path, "flops_per_s")) return count_text(value, buf);
     if (strstr(path, "per_s")) snprintf(buf, 32, "%.1f", value);
@@ -44,13 +64,22 @@ static void copy_clean(char *out, size_t size, const char *text) {
         if ((unsigned char)c1[1] < 0xA0) c1[0] = c1[1] = '?';
 }
 
+/* What is nested deeper than a table goes, as JSON. */
+static void nested_text(const json_t *value, char out[CELL]) {
+    char *text = json_dumps(value, JSON_COMPACT | JSON_REAL_PRECISION(7));
+    copy_clean(out, CELL, text ? text : "-");
+    free(text);
+}
+
 static void cell_text(const char *path, const json_t *value, char out[CELL]) {
     char buf[32];
     if (json_is_string(value)) copy_clean(out, CELL, json_string_value(value));
     else if (json_is_boolean(value)) strcpy(out, json_is_true(value) ? "yes" : "no");
     else if (json_is_number(value))
         snprintf(out, CELL, "%s", number_text(path, json_number_value(value), buf));
-    else if (json_is_array(value)) snprintf(out, CELL, "%zu entries", json_array_size(value));
+    else if (json_is_array(value) && json_array_size(value) > 8)
+        snprintf(out, CELL, "%zu entries", json_array_size(value));
+    else if (json_is_array(value) || json_is_object(value)) nested_text(value, out);
     else strcpy(out, "-");
 }
 
