@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 /* Upper bounds in seconds. */
-static const double bounds[HISTOGRAM_BUCKETS] = {0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
+static const double bounds[HISTOGRAM_BUCKETS] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
                                                  0.5,   1,    2.5,   5,    10,  60};
 
 static void histogram_add(struct histogram *h, double seconds) {
@@ -22,6 +22,8 @@ void metrics_count(struct metrics *m, const struct gen_event *end) {
     if (end->n_completion == 0) return;
     histogram_add(&m->prefill, t->prefill_ms / 1e3);
     histogram_add(&m->decode, t->decode_ms / 1e3);
+    if (end->n_completion > 1)
+        histogram_add(&m->between, t->decode_ms / 1e3 / (double)(end->n_completion - 1));
     histogram_add(&m->first_token, (t->queue_ms + t->prefill_ms) / 1e3);
 }
 
@@ -126,6 +128,8 @@ static void daemon_metrics(FILE *out, const struct metrics *m, const struct metr
     histogram(out, "request_decode_time_seconds", &m->decode, "Making the tokens.");
     histogram(out, "time_to_first_token_seconds", &m->first_token,
               "From arrival to the first token.");
+    histogram(out, "request_time_per_output_token_seconds", &m->between,
+              "Between two tokens, the mean of each request.");
     histogram(out, "e2e_request_latency_seconds", &m->whole, "From arrival to the end.");
 }
 

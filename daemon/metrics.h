@@ -8,7 +8,7 @@
 
 #include "serve/engine.h"
 
-enum { HISTOGRAM_BUCKETS = 12 };
+enum { HISTOGRAM_BUCKETS = 14 };
 
 struct histogram {
     uint64_t counts[HISTOGRAM_BUCKETS + 1]; /* the last: over all bounds */
@@ -17,6 +17,7 @@ struct histogram {
 
 struct metrics {
     struct histogram queue, prefill, decode, first_token, whole; /* seconds of a generation */
+    struct histogram between; /* seconds between two tokens, the mean of each generation */
     uint64_t finished[FINISH_COUNT];
     uint64_t rpc_requests, rpc_errors, http_requests[6] /* by status / 100 */, connections_refused, slow_clients;
 };

@@ -520,3 +520,21 @@ def test_embeddings_are_those_of_embed(http, client):
     assert all(abs(a - b) < 1e-7 for a, b in zip(struct.unpack(f"<{len(data) // 4}f", data), want[0]))
     answer = ask(http, "POST", "/v1/embeddings", {"input": "a", "dimensions": 7})
     assert answer.status == 400 and answer.error["param"] == "dimensions"
+
+
+# --- slow readers ---
+
+def test_a_stream_that_is_not_read_holds_and_its_client_is_dropped(start):
+    tpd = start("--slow-client-s", 1, "--max-outbound", "4K")
+    body = b'{"prompt":"hello","max_tokens":240,"ignore_eos":true,"stream":true,"n":8}'
+    with socket.socket(socket.AF_UNIX) as s, tpd.client() as client:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        s.connect(str(tpd.socket))
+        s.sendall(b"POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        end = time.monotonic() + ANSWER_S
+        while b"tpd:slow_clients_total 1" not in ask(Connection(tpd.socket), "GET", "/metrics").body:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        while client.call("status")["slots"]["busy"] > 0:
+            assert time.monotonic() < end
+            time.sleep(0.01)
