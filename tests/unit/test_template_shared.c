@@ -8,7 +8,7 @@
 
 static char *source_of(const json_t *line, size_t *size) {
     const json_t *inside = json_object_get(line, "template");
-    char name[256], *text;
+    char name[256], *text = NULL;
     struct error e = {0};
     if (!json_object_get(line, "conversation")) { /* the template itself stands there */
         *size = json_string_length(inside);
