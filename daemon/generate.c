@@ -126,6 +126,7 @@ struct generation *generate_begin(struct call *call, const struct generation_for
     /* Cancelled while it waited, perhaps for a model that never came. */
     if (!call->cancelled &&
         (sampling_read(&g->sampling, params, model_config(call->server->model)->vocab, &e) != 0 ||
+         structured_read(&call->server->structured, params, &g->sampling.grammar, &e) != 0 ||
          adapters_choose(call->server, adapter, &g->adapter, &e) != 0)) {
         generation_fail(g, &e);
         return NULL;

@@ -44,6 +44,8 @@ static const struct param job_log_params[] = {
     {"stop_token_ids", PARAM_IDS, false, 0, 0, NULL},                                              \
     {"ignore_eos", PARAM_BOOL, false, 0, 0, NULL},                                                 \
     {"logprobs", PARAM_INT, false, 0, SAMPLING_MAX_LOGPROBS, NULL},                                \
+    {"json_schema", PARAM_ANY, false, 0, 0, NULL},                                                 \
+    {"grammar", PARAM_STRING, false, 0, 0, NULL},                                                  \
     {"speculative", PARAM_CHOICE, false, 0, 0, "off|auto"},                                        \
     {"adapter", PARAM_STRING, false, 0, 0, NULL}
 

@@ -164,6 +164,7 @@ int sampling_copy(struct sampling *out, const struct sampling *from, uint64_t se
     *out = *from;
     out->seed = seed;
     out->n_stop = 0;
+    grammar_share(out->grammar);
     out->logit_bias = copy_of(from->logit_bias, from->n_logit_bias * sizeof *from->logit_bias);
     out->stop_token_ids =
         copy_of(from->stop_token_ids, from->n_stop_token_ids * sizeof *from->stop_token_ids);

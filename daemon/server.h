@@ -11,6 +11,7 @@
 #include "daemon/mailbox.h"
 #include "daemon/metrics.h"
 #include "daemon/speed.h"
+#include "daemon/structured.h"
 #include "serve/engine.h"
 
 #include <uv.h>
@@ -53,6 +54,7 @@ struct server {
     struct training *training;   /* fine-tune jobs */
     struct metrics metrics;
     struct adapters *adapters; /* daemon/adapters.c */
+    struct structured_cache structured;
     struct speed speed;        /* of this machine, once a plan has asked for it; else zeros */
 };
 

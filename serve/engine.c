@@ -185,6 +185,7 @@ static void engine_free(struct engine *engine) {
     free(b->parts);
     free(b->logits);
     free(b->states);
+    grammar_vocab_free(engine->limits.grammar_vocab);
     pthread_mutex_destroy(&engine->lock);
     pthread_cond_destroy(&engine->bell);
     pthread_cond_destroy(&engine->settled);
@@ -223,6 +224,7 @@ int engine_start_on(struct engine **out, struct runner *runner,
     engine->check_books = DEBUG_CHECKS || options->debug_alias;
     collect_eos(engine);
     int err = engine_sizes_ask(&engine->sizes, options, runner, e);
+    if (!err) err = grammar_vocab_new(&engine->limits.grammar_vocab, options->tokenizer, e);
     if (!err) err = runner->ops->start(runner, engine_drive, engine, e);
     if (!err) {
         pthread_mutex_lock(&engine->lock);

@@ -10,6 +10,7 @@
 #include "base/dtype.h"
 #include "kernels/kernels.h"
 #include "model/model.h"
+#include "serve/grammar.h"
 #include "text/tokenizer.h"
 
 #include <stdatomic.h>
@@ -55,6 +56,7 @@ struct sampling {
     int logprobs; /* -1 = none; 0 … 20 alternatives beside the chosen token */
     bool echo;    /* the prompt's text (and logprobs) come first: its ids decoded, special tokens
                      included, but for a BOS that it begins with */
+    struct grammar *grammar; /* what the answer is held to (serve/grammar.h), shared; or NULL */
 };
 
 void sampling_default(struct sampling *s);

@@ -19,6 +19,8 @@ void sampling_clear(struct sampling *s) {
     for (int i = 0; i < s->n_stop; i++) free(s->stop[i]);
     free(s->logit_bias);
     free(s->stop_token_ids);
+    grammar_release(s->grammar);
+    s->grammar = NULL;
     s->n_stop = 0;
     s->logit_bias = NULL;
     s->stop_token_ids = NULL;

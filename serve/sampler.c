@@ -24,6 +24,11 @@ struct sampler {
     int32_t *bucket;
     /* Only with logprobs: the row as the model made it. */
     float *raw;
+    /* Only with a grammar. */
+    struct grammar_run *run;
+    const token_id *ends;
+    size_t n_ends;
+    uint64_t *allowed; /* [vocab bits] of this row */
 };
 
 /* --- random numbers ------------------------------------------------------------------------------
@@ -275,6 +280,42 @@ static int32_t apply_cut(struct sampler *s, float *logits, int32_t n, struct cut
 
 /* --- the choice ------------------------------------------------------------------------------ */
 
+static bool is_allowed(const struct sampler *s, token_id id) {
+    return !s->run || (s->allowed[id / 64] >> (id % 64) & 1);
+}
+
+static void set_allowed(struct sampler *s, token_id id, bool allowed) {
+    if (id < 0 || id >= s->vocab) return;
+    uint64_t bit = (uint64_t)1 << (id % 64);
+    if (allowed) s->allowed[id / 64] |= bit;
+    else s->allowed[id / 64] &= ~bit;
+}
+
+/* What the grammar allows after the tokens that were generated. */
+static int ask_grammar(struct sampler *s, const token_id *made, size_t n, struct error *e) {
+    const struct sampling *p = s->sampling;
+    const uint64_t *mask;
+    bool may_end;
+    int err = grammar_run_mask(s->run, made, n, &mask, &may_end, e);
+    if (err) return err;
+    memcpy(s->allowed, mask, ((size_t)s->vocab + 63) / 64 * sizeof *mask);
+    for (size_t i = 0; i < s->n_ends; i++)
+        set_allowed(s, s->ends[i], may_end && !p->ignore_eos);
+    for (size_t i = 0; i < p->n_stop_token_ids; i++) set_allowed(s, p->stop_token_ids[i], may_end);
+    for (size_t k = 0; k < ((size_t)s->vocab + 63) / 64; k++)
+        if (s->allowed[k]) return 0;
+    return error_set(e, ERR_PARAMS,
+                     "nothing can follow the text under its grammar, and the model has no token "
+                     "that ends it here (ignore_eos, or stop_token_ids that the text needs)");
+}
+
+static token_id best_allowed(const struct sampler *s, const float *logits) {
+    token_id best = -1;
+    for (token_id i = 0; i < s->vocab; i++)
+        if (is_allowed(s, i) && (best < 0 || logits[i] > logits[best])) best = i;
+    return best;
+}
+
 static token_id best_token(const float *logits, int32_t vocab) {
     float max = max_of(logits, vocab);
     token_id best = 0;
@@ -319,8 +360,12 @@ static int32_t cut_top_p(struct sampler *s, float *logits, int32_t n, double p) 
 
 static token_id sample(struct sampler *s, float *logits, uint64_t position) {
     const struct sampling *p = s->sampling;
-    int32_t n = s->vocab;
-    for (int32_t i = 0; i < n; i++) s->ids[i] = i;
+    int32_t n = 0;
+    for (int32_t i = 0; i < s->vocab; i++) {
+        if (!is_allowed(s, i)) continue;
+        logits[n] = logits[i];
+        s->ids[n++] = i;
+    }
     if (p->top_k > 0 && p->top_k < n) n = cut_top_k(s, logits, n, p->top_k);
     /* The best weight is exactly 1 at any temperature. */
     float max = max_of(logits, n);
@@ -366,7 +411,24 @@ void sampler_free(struct sampler *s) {
     free(s->weights);
     free(s->bucket);
     free(s->raw);
+    free(s->allowed);
+    grammar_run_free(s->run);
     free(s);
+}
+
+int sampler_constrain(struct sampler *s, struct grammar_run *run, const token_id *ends,
+                      size_t n_ends, struct error *e) {
+    s->run = run;
+    s->ends = ends;
+    s->n_ends = n_ends;
+    s->allowed = calloc(((size_t)s->vocab + 63) / 64, sizeof *s->allowed);
+    return s->allowed ? 0 : error_set(e, ERR_MEMORY, "no memory to follow a grammar");
+}
+
+bool sampler_must_end(struct sampler *s, const token_id *history, size_t n_history,
+                      uint64_t position) {
+    return s->run &&
+           grammar_run_must_end(s->run, history + (n_history - (size_t)position), (size_t)position);
 }
 
 int sampler_pick(struct sampler *s, float *logits, const token_id *history, size_t n_history,
@@ -378,7 +440,11 @@ int sampler_pick(struct sampler *s, float *logits, const token_id *history, size
     size_t n_prompt = n_history > position ? n_history - (size_t)position : 0;
     if (s->count) apply_penalties(s, logits, history, n_history, n_prompt);
     apply_bias(p, logits);
-    token_id id = p->temperature > 0 ? sample(s, logits, position) : best_token(logits, s->vocab);
+    if (s->run) err = ask_grammar(s, history + n_prompt, n_history - n_prompt, e);
+    if (err) return err;
+    token_id id = p->temperature > 0 ? sample(s, logits, position)
+                  : s->run           ? best_allowed(s, logits)
+                                     : best_token(logits, s->vocab);
     memset(report, 0, sizeof *report);
     report->id = id;
     if (s->raw) fill_report(s->raw, s->vocab, id, p->logprobs, report);

@@ -27,11 +27,23 @@ enum { SAMPLER_DRAW = 0 };
 double sampler_uniform(uint64_t seed, uint64_t position, uint32_t purpose);
 
 struct sampler;
+struct grammar_run;
 
 /* sampling is borrowed and must have passed sampling_check. */
 int sampler_new(struct sampler **out, const struct sampling *sampling, int32_t vocab,
                 struct error *e);
 void sampler_free(struct sampler *s);
+
+/* From here on only tokens that run allows are chosen (sampling has a grammar), and ends [n_ends] only
+ * where the text may end: end tokens and stop_token_ids, whatever their bytes are. run is taken over,
+ * ends borrowed. With ignore_eos the ends are stop_token_ids alone. A masked token is out before
+ * penalties, bias and filters look at the row; its log-probability is told as if there were no mask. */
+int sampler_constrain(struct sampler *s, struct grammar_run *run, const token_id *ends,
+                      size_t n_ends, struct error *e);
+/* Whether a text under a grammar is whole and nothing may follow; history and position as in
+ * sampler_pick. */
+bool sampler_must_end(struct sampler *s, const token_id *history, size_t n_history,
+                      uint64_t position);
 
 /* Chooses the token at position (0 for the first generated one). logits [vocab] is scratch
  * afterwards. history: all tokens so far, of which the last `position` were generated; from call to

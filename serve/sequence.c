@@ -141,15 +141,27 @@ static int take_prompt(struct sequence *s, struct error *e) {
     return 0;
 }
 
+static int start_sampler(struct sequence *s, struct error *e) {
+    const struct sequence_limits *limits = s->limits;
+    const struct sampling *sampling = &s->request->sampling;
+    struct grammar_run *run;
+    int err = sampler_new(&s->sampler, sampling, limits->vocab, e);
+    if (err || !sampling->grammar) return err;
+    err = grammar_run_new(&run, sampling->grammar, limits->grammar_vocab, limits->vocab, e);
+    return err ? err : sampler_constrain(s->sampler, run, limits->eos, limits->n_eos, e);
+}
+
 int sequence_start(struct sequence *s, struct error *e) {
     const struct sampling *sampling = &s->request->sampling;
     s->started = true;
     s->started_ns = clock_ns();
     int err = take_prompt(s, e);
     if (!err) err = output_new(&s->output, sampling->stop, sampling->n_stop, e);
-    if (!err && s->max_tokens) err = sampler_new(&s->sampler, sampling, s->limits->vocab, e);
+    if (!err && s->max_tokens) err = start_sampler(s, e);
+    /* Under a grammar the text is what its tokens spell, a leading space included. */
     if (!err && s->max_tokens)
-        err = token_stream_new(&s->stream, s->limits->tokenizer, true, continues_text(s), e);
+        err = token_stream_new(&s->stream, s->limits->tokenizer, true,
+                               sampling->grammar || continues_text(s), e);
     if (!err && sampling->echo) err = echo_prompt(s, e);
     s->finish = FINISH_LENGTH;
     if (!err && s->request->embed &&
@@ -210,7 +222,9 @@ static int take_token(struct sequence *s, struct error *e) {
     if (!err) err = output_push(s->output, text, size, e);
     if (err) return err;
     if (stops) s->end->stop_token = id;
-    if (stops || output_stop(s->output) >= 0) {
+    /* A text to which nothing can be added needs no token that ends it. */
+    bool whole = !stops && sampler_must_end(s->sampler, s->tokens, s->n_tokens, s->n_reports);
+    if (stops || whole || output_stop(s->output) >= 0) {
         s->finish = FINISH_STOP;
         s->over = true;
     } else if (s->n_reports == s->max_tokens) {

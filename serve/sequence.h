@@ -17,6 +17,7 @@ struct sequence_limits {
     int32_t fixed_len;
     const token_id *eos;
     size_t n_eos;
+    struct grammar_vocab *grammar_vocab; /* for requests with a grammar */
 };
 
 struct sequence {

@@ -2,6 +2,8 @@
 #include "tpctl.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 const struct option_def generate_options[] = {
     {"max-tokens", 'n', OPTION_INTEGER, "N", "max_tokens",
@@ -23,6 +25,8 @@ const struct option_def generate_options[] = {
     {"echo", 0, OPTION_FLAG, NULL, "echo", "print the prompt first"},
     {"logprobs", 0, OPTION_INTEGER, "N", "logprobs",
      "then a table of log-probabilities with N alternatives"},
+    {"json-schema", 0, OPTION_TEXT, "FILE", NULL, "answer with JSON that validates by FILE"},
+    {"grammar", 0, OPTION_TEXT, "FILE", NULL, "answer with a text of the grammar (GBNF) in FILE"},
     {"adapter", 0, OPTION_TEXT, "A", "adapter", "generate with this adapter"},
     {"no-stream", 0, OPTION_FLAG, NULL, NULL, "print the text when it is whole"},
     {0},
@@ -54,9 +58,36 @@ static void put_result(struct answer *answer, const json_t *result) {
     if (result) say_summary(tool, result);
 }
 
+/* The schema is parsed here, so that what is wrong with the file is told as such. */
+static int read_schema(const char *path, const char *text, size_t size, json_t **value) {
+    json_error_t why;
+    *value = json_loadb(text, size, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &why);
+    if (*value) return EXIT_OK;
+    complain("%s: line %d, column %d: %s", path, why.line, why.column, why.text);
+    return TPD_EXIT_BAD_DATA;
+}
+
+/* Puts what the file of an option holds into a parameter. */
+static int put_form(const struct args *args, const char *option, const char *param) {
+    char *text;
+    size_t size;
+    json_t *value = NULL;
+    const char *path = args_text(args, option);
+    if (!path) return EXIT_OK;
+    int rc = read_file(path, &text, &size);
+    if (rc != EXIT_OK) return rc;
+    if (!strcmp(option, "json-schema")) rc = read_schema(path, text, size, &value);
+    else rc = text_to_json(path, text, size, &value);
+    free(text);
+    if (rc == EXIT_OK) json_object_set_new(args->params, param, value);
+    return rc;
+}
+
 int cmd_generate(struct tool *tool, const struct args *args) {
     json_t *prompt, *result;
-    int rc = read_text_word(args, "prompt", &prompt);
+    int rc = put_form(args, "json-schema", "json_schema");
+    if (rc == EXIT_OK) rc = put_form(args, "grammar", "grammar");
+    if (rc == EXIT_OK) rc = read_text_word(args, "prompt", &prompt);
     if (rc != EXIT_OK) return rc;
     struct answer answer = {.tool = tool};
     bool streamed = tool->format != OUT_JSON && !args_flag(args, "no-stream");
