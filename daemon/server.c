@@ -212,6 +212,7 @@ int server_run(const struct daemon_config *config) {
     }
     adapters_close(server);
     training_close(server);
+    structured_clear(&server->structured);
     chat_free(server->chat);
     tokenizer_free(server->tokenizer);
     model_free(server->model);
