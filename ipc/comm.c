@@ -1,4 +1,4 @@
-#include "ipc/world.h"
+#include "ipc/cuda.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -36,6 +36,7 @@ int comm_open(struct comm **out, struct comm_world *world, int rank, struct kctx
               struct error *e) {
     *out = NULL;
     const struct comm_ops *ops = strcmp(c->ops->name, "cpu") == 0    ? &comm_cpu_ops
+                                 : strcmp(c->ops->name, "cuda") == 0 ? &comm_cuda_ops
                                  : strcmp(c->ops->name, "plan") == 0 ? &plan_ops
                                                                      : NULL;
     if (!ops)
@@ -48,11 +49,15 @@ int comm_open(struct comm **out, struct comm_world *world, int rank, struct kctx
                           .ops = ops,
                           .rank = rank,
                           .n = world->n};
-    *out = comm;
-    return 0;
+    int rc = ops == &comm_cuda_ops ? comm_cuda_open(comm, e) : 0;
+    if (rc) free(comm);
+    else *out = comm;
+    return rc;
 }
 
 void comm_close(struct comm *comm) {
+    if (!comm) return;
+    comm_cuda_close(comm);
     free(comm);
 }
 

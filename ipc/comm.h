@@ -24,6 +24,10 @@
 
 #include "kernels/kernels.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 enum { COMM_MAX_RANKS = 64 };
 
 enum comm_algorithm {
@@ -82,5 +86,9 @@ void comm_barrier(struct comm *comm);
  * plan context: a scatter brings n - 1 parts for each own element, a gather what is not own, and an
  * all-reduce is one of each with even shares. */
 uint64_t comm_received(const struct comm *comm);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -5,28 +5,10 @@
 
 #include <string.h>
 
-/* FNV-1a over the offsets. */
-static uint32_t hash_offsets(const int32_t *offsets, int n) {
-    uint32_t hash = 2166136261u;
-    for (int i = 0; i <= n; i++) hash = (hash ^ (uint32_t)offsets[i]) * 16777619u;
-    return hash;
-}
-
-/* The signature of a call in which rank r has offsets[r] … offsets[r + 1] - 1 of `cols` (or of rows, and
- * then `rows` is their width). */
-static struct call call_by_offsets(uint8_t op, enum dtype type, int32_t rows,
-                                   const int32_t *offsets, int n) {
-    return (struct call){.op = op,
-                         .type = (uint8_t)type,
-                         .rows = rows,
-                         .cols = offsets[n],
-                         .layout = hash_offsets(offsets, n)};
-}
-
 static void reduce_scatter(struct comm *comm, dev_addr out, dev_addr x, int32_t rows,
                            const int32_t *offsets, enum dtype type) {
     int n = comm->n;
-    struct call call = call_by_offsets(OP_REDUCE_SCATTER, type, rows, offsets, n);
+    struct call call = comm_call_by_offsets(OP_REDUCE_SCATTER, type, rows, offsets, n);
     if (!comm_arrive(comm, &call, kernels_cpu_pointer(comm->ctx, x)) || !comm_touch(comm)) return;
     size_t size = comm_size_of(type), width = (size_t)offsets[n] * size;
     size_t from = (size_t)offsets[comm->rank] * size;
@@ -44,7 +26,7 @@ static void reduce_scatter(struct comm *comm, dev_addr out, dev_addr x, int32_t 
 static void all_gather(struct comm *comm, dev_addr out, dev_addr x, int32_t rows,
                        const int32_t *offsets, enum dtype type) {
     int n = comm->n;
-    struct call call = call_by_offsets(OP_ALL_GATHER, type, rows, offsets, n);
+    struct call call = comm_call_by_offsets(OP_ALL_GATHER, type, rows, offsets, n);
     if (!comm_arrive(comm, &call, kernels_cpu_pointer(comm->ctx, x)) || !comm_touch(comm)) return;
     size_t size = comm_size_of(type), width = (size_t)offsets[n] * size;
     uint8_t *to = kernels_cpu_pointer(comm->ctx, out);
@@ -61,7 +43,7 @@ static void all_gather(struct comm *comm, dev_addr out, dev_addr x, int32_t rows
 static void reduce_scatter_rows(struct comm *comm, dev_addr x, int32_t cols, const int32_t *offsets,
                                 enum dtype type) {
     enum { PIECE = 1024 }; /* elements; sum_all may not write over what it reads */
-    struct call call = call_by_offsets(OP_REDUCE_SCATTER_ROWS, type, cols, offsets, comm->n);
+    struct call call = comm_call_by_offsets(OP_REDUCE_SCATTER_ROWS, type, cols, offsets, comm->n);
     uint8_t *mine = kernels_cpu_pointer(comm->ctx, x);
     if (!comm_arrive(comm, &call, mine) || !comm_touch(comm)) return;
     size_t size = comm_size_of(type), width = (size_t)cols;
@@ -81,7 +63,7 @@ static void reduce_scatter_rows(struct comm *comm, dev_addr x, int32_t cols, con
 /* A rank writes only the rows of its own buffer that belong to peers, and peers read only its own. */
 static void all_gather_rows(struct comm *comm, dev_addr x, int32_t cols, const int32_t *offsets,
                             enum dtype type) {
-    struct call call = call_by_offsets(OP_ALL_GATHER_ROWS, type, cols, offsets, comm->n);
+    struct call call = comm_call_by_offsets(OP_ALL_GATHER_ROWS, type, cols, offsets, comm->n);
     uint8_t *mine = kernels_cpu_pointer(comm->ctx, x);
     if (!comm_arrive(comm, &call, mine) || !comm_touch(comm)) return;
     size_t row = (size_t)cols * comm_size_of(type);
@@ -95,10 +77,7 @@ static void all_gather_rows(struct comm *comm, dev_addr x, int32_t cols, const i
 
 static void broadcast(struct comm *comm, dev_addr x, size_t bytes, int root) {
     if (bytes == 0) return;
-    struct call call = {.op = OP_BROADCAST,
-                        .rows = (int32_t)(bytes >> 32),
-                        .cols = (int32_t)(uint32_t)bytes,
-                        .root = (uint8_t)root};
+    struct call call = comm_call_broadcast(bytes, root);
     uint8_t *data = kernels_cpu_pointer(comm->ctx, x);
     if (!comm_arrive(comm, &call, data) || !comm_touch(comm)) return;
     if (comm->rank != root) memcpy(data, comm_peer_data(comm, root), bytes);

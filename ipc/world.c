@@ -1,4 +1,4 @@
-#include "ipc/world.h"
+#include "ipc/cuda.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,6 +35,7 @@ int comm_world_new(struct comm_world **out, int n, size_t staging_bytes, int dea
     world->n = n;
     world->staging_bytes = slot;
     world->one_shot_max = wait_spin_get() > 0 ? ONE_SHOT_SPINNING : ONE_SHOT_SLEEPING;
+    world->two_shot_max = SIZE_MAX;
     world->deadline_ms = deadline_ms > 0 ? deadline_ms : DEFAULT_DEADLINE_MS;
     world->staging = staging;
     pthread_mutex_init(&world->lock, NULL);
@@ -45,6 +46,7 @@ int comm_world_new(struct comm_world **out, int n, size_t staging_bytes, int dea
 
 void comm_world_free(struct comm_world *world) {
     if (!world) return;
+    comm_cuda_world_free(world);
     pthread_mutex_destroy(&world->lock);
     free(world->staging);
     free(world);
@@ -57,6 +59,7 @@ void comm_world_abort(struct comm_world *world, const struct error *why) {
         atomic_store(&world->aborted, 1);
     }
     pthread_mutex_unlock(&world->lock);
+    comm_cuda_world_abort(world);
     for (int r = 0; r < world->n; r++) wait_notify(&world->ranks[r].bell);
 }
 
@@ -66,6 +69,11 @@ bool comm_world_aborted(const struct comm_world *world) {
 
 /* Epochs never go back: all ranks go on from the number of the one that came furthest. */
 void comm_world_reset(struct comm_world *world) {
+    struct error e;
+    if (comm_cuda_world_reset(world, &e)) { /* it stays aborted, for this reason */
+        world->why = e;
+        return;
+    }
     uint64_t posted = 0, calls = 0, pieces = 0, tiles = 0;
     for (int r = 0; r < world->n; r++) {
         struct rank_state *rank = &world->ranks[r];
@@ -88,13 +96,40 @@ void comm_world_reset(struct comm_world *world) {
     atomic_store(&world->aborted, 0);
 }
 
+/* --- calls ----------------------------------------------------------------------------------- */
+
+/* FNV-1a over the offsets. */
+static uint32_t hash_offsets(const int32_t *offsets, int n) {
+    uint32_t hash = 2166136261u;
+    for (int i = 0; i <= n; i++) hash = (hash ^ (uint32_t)offsets[i]) * 16777619u;
+    return hash;
+}
+
+struct call comm_call_by_offsets(uint8_t op, enum dtype type, int32_t rows, const int32_t *offsets,
+                                 int n) {
+    return (struct call){.op = op,
+                         .type = (uint8_t)type,
+                         .rows = rows,
+                         .cols = offsets[n],
+                         .layout = hash_offsets(offsets, n)};
+}
+
+struct call comm_call_broadcast(size_t bytes, int root) {
+    return (struct call){.op = OP_BROADCAST,
+                         .rows = (int32_t)(bytes >> 32),
+                         .cols = (int32_t)(uint32_t)bytes,
+                         .root = (uint8_t)root};
+}
+
 /* --- failing --------------------------------------------------------------------------------- */
 
 static void call_text(const struct call *call, char *buf, size_t size) {
-    static const char *const ops[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast",
-                                      "barrier"};
+    static const char *const ops[] = {"all_reduce", "reduce_scatter", "all_gather",
+                                      "reduce_scatter_rows", "all_gather_rows"};
     static const char *const algorithms[] = {"", ", one-shot", ", two-shot", ", ring"};
     if (call->op == OP_BARRIER) snprintf(buf, size, "barrier");
+    else if (call->op == OP_CONNECT)
+        snprintf(buf, size, "connecting the devices (step %d)", call->rows);
     else if (call->op == OP_BROADCAST)
         snprintf(buf, size, "broadcast of %llu bytes from rank %d",
                  (unsigned long long)(uint32_t)call->rows << 32 | (uint32_t)call->cols, call->root);

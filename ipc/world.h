@@ -14,7 +14,8 @@ enum comm_op {
     OP_REDUCE_SCATTER_ROWS,
     OP_ALL_GATHER_ROWS,
     OP_BROADCAST,
-    OP_BARRIER
+    OP_BARRIER,
+    OP_CONNECT /* a step of making the connection between devices */
 };
 
 /* What a rank is about to do: equal on all ranks, or the call fails. */
@@ -55,11 +56,14 @@ struct comm_world {
     int n;
     size_t staging_bytes; /* a multiple of 64 */
     size_t one_shot_max;  /* bytes; larger messages are worth a second synchronisation */
+    size_t two_shot_max;  /* bytes; larger ones go round the ring */
     int deadline_ms;
     uint8_t *staging;
     _Atomic uint32_t aborted;
     pthread_mutex_t lock; /* guards why until aborted is set; then why is constant */
     struct error why;
+    const struct cuda_comm_table *cuda; /* NULL until a rank on a CUDA device opens its end */
+    struct cuda_comm_world *cuda_world;
     struct rank_state ranks[];
 };
 
@@ -87,9 +91,17 @@ struct comm {
     enum comm_algorithm forced;
     int64_t deadline_ns; /* of the call that runs; 0 until it first sleeps */
     uint64_t received;   /* comm_received */
+    struct cuda_comm *cuda;
+    bool connected, direct; /* its devices are; over peer memory */
 };
 
 extern const struct comm_ops comm_cpu_ops;
+
+/* What a call is known by. In comm_call_by_offsets rank r has offsets[r] … offsets[r + 1] - 1 of the
+ * columns (or of the rows, and then `rows` is their width). */
+struct call comm_call_by_offsets(uint8_t op, enum dtype type, int32_t rows, const int32_t *offsets,
+                                 int n);
+struct call comm_call_broadcast(size_t bytes, int root);
 
 /* Each of these returns false when the world is aborted (by itself, where it finds the reason): the
  * context is then marked and the caller returns. */

@@ -23,7 +23,7 @@ PRIVATE = {  # headers that stay in their folder
              "text/jinja/parse.h", "text/jinja/render.h", "text/jinja/strings.h", "text/jinja/value.h"],
     "model": ["model/config_parts.h", "model/shard.h", "model/tensors.h", "model/rope.h",
               "model/trainee.h", "model/adapter_private.h"],
-    "ipc": ["ipc/cpu.h", "ipc/sum.h", "ipc/world.h"],
+    "ipc": ["ipc/cpu.h", "ipc/cuda.h", "ipc/sum.h", "ipc/world.h"],
     "formats": ["formats/gguf_names.h", "formats/gguf_types.h", "formats/gguf_value.h",
                 "formats/name_index.h", "formats/safetensors.h", "formats/store_dir.h"],
     "serve": ["serve/engine_private.h", "serve/runner.h", "serve/sequence.h", "serve/sizes.h"],

@@ -1,4 +1,5 @@
 /* Opens a CUDA context: device, stream, cuBLAS, memory; and the table of operations. */
+#include "kernels/cuda/comm.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/table.h"
 
@@ -186,5 +187,5 @@ extern "C" {
 extern const struct cuda_table tpd_cuda_table __attribute__((visibility("default")));
 const struct cuda_table tpd_cuda_table = {CUDA_TABLE_VERSION, sizeof(struct kernels),
                                           sizeof(struct kctx), cuda_open, count_devices,
-                                          describe_device};
+                                          describe_device, &cuda_comm_table};
 }

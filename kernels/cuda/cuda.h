@@ -82,6 +82,9 @@ struct cuda_context {
     struct download_buffer down;
     dev_addr scratch;
     size_t scratch_bytes;
+
+    void (*waited)(void *arg); /* or NULL; by wait, when the stream is idle (ipc/ looks for its failures) */
+    void *waited_arg;
 };
 
 static inline struct cuda_context *cuda_of(struct kctx *c) { return (struct cuda_context *)c; }

@@ -179,6 +179,7 @@ int cuda_wait(struct kctx *base, struct error *e) {
     struct download_buffer *d = &c->down;
     cudaSetDevice(c->device);
     cuda_check(c, cudaStreamSynchronize(c->stream), "the work of a step");
+    if (c->waited) c->waited(c->waited_arg);
     for (int i = 0; i < d->n && !kctx_failed(base); i++)
         memcpy(d->pending[i].to, d->host + d->pending[i].from, d->pending[i].bytes);
     d->n = 0;

@@ -22,6 +22,7 @@ struct cuda_device {
     size_t total, free;
 };
 
+struct cuda_comm_table;
 struct cuda_table {
     int version;
     size_t kernels_size, kctx_size; /* sizeof, as a second guard */
@@ -29,6 +30,7 @@ struct cuda_table {
     /* How many devices there are; ERR_DEVICE when there is no driver. */
     int (*count)(int *n, struct error *e);
     int (*describe)(int device, struct cuda_device *out, struct error *e);
+    const struct cuda_comm_table *comm; /* kernels/cuda/comm.h */
 };
 
 /* Loads the library once; NULL with the reason in e. Any thread. */
