@@ -40,8 +40,8 @@ static void put_timings(struct json_out *out, const struct gen_timings *t) {
     json_out_member_number(out, "prefill_ms", t->prefill_ms);
     json_out_member_number(out, "decode_ms", t->decode_ms);
     json_out_member_number(out, "tokens_per_s", t->tokens_per_s);
-    json_out_member_int(out, "draft_tokens", 0);
-    json_out_member_int(out, "accepted_tokens", 0);
+    json_out_member_int(out, "draft_tokens", t->n_guessed);
+    json_out_member_int(out, "accepted_tokens", t->n_accepted);
     json_out_close(out, '}');
 }
 

@@ -46,7 +46,7 @@ static const struct param job_log_params[] = {
     {"logprobs", PARAM_INT, false, 0, SAMPLING_MAX_LOGPROBS, NULL},                                \
     {"json_schema", PARAM_ANY, false, 0, 0, NULL},                                                 \
     {"grammar", PARAM_STRING, false, 0, 0, NULL},                                                  \
-    {"speculative", PARAM_CHOICE, false, 0, 0, "off|auto"},                                        \
+    {"speculative", PARAM_CHOICE, false, 0, 0, "off|ngram|auto"},                                  \
     {"adapter", PARAM_STRING, false, 0, 0, NULL}
 
 static const struct param generate_params[] = {

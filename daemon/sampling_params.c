@@ -47,6 +47,8 @@ static void read_numbers(struct sampling *s, const json_t *params, uint64_t *see
     for (size_t i = 0; i < sizeof integers / sizeof *integers; i++)
         json_get_int(params, integers[i].name, INT64_MIN, INT64_MAX, integers[i].at, &ignored);
     json_get_bool(params, "ignore_eos", &s->ignore_eos, &ignored);
+    const char *speculative = json_word(json_object_get(params, "speculative"));
+    s->speculate = speculative && strcmp(speculative, "off") != 0;
     json_get_bool(params, "echo", &s->echo, &ignored);
     s->logprobs = (int)logprobs;
     *seed = (uint64_t)given;

@@ -142,6 +142,12 @@ static void look_at_wishes(struct engine *engine) {
     }
 }
 
+/* What live sequences may generate next. */
+static void guess_ahead(struct engine *engine) {
+    for (struct sequence *s = engine->sequences; s; s = s->next)
+        if (s->request->sampling.speculate) sequence_guess(s);
+}
+
 /* --- steps ----------------------------------------------------------------------------------- */
 
 static struct sequence *sequence_of(const struct sched_part *part) {
@@ -193,10 +199,20 @@ static int32_t take_part(struct engine *engine, const struct sched_part *part, i
     struct error error = {0};
     int32_t first_out = part->first > part->entry->out_from ? part->first : part->entry->out_from;
     int32_t n_out = part->first + part->n_rows - first_out;
+    int32_t taken = 0, n_guessed = part->first + part->n_rows - part->entry->n_known;
+    bool right = true;
+    if (n_guessed > 0) s->guesser.n = n_guessed; /* there was not always room for all */
     int err = 0;
-    for (int32_t i = 0; i < n_out && !err && !s->over; i++)
-        err = sequence_take_row(s, rows + (size_t)i * width, &error);
-    if (!err) scheduler_done(engine->scheduler, part);
+    while (taken < n_out && right && !err && !s->over) {
+        int32_t next = first_out + taken + 1;
+        token_id computed = taken + 1 < n_out ? s->entry.tokens[next] : -1;
+        err = sequence_take_row(s, rows + (size_t)taken++ * width, &error);
+        /* The row after it is of use unless it was computed from a guess that did not come true. */
+        right = err || next >= s->entry.n_known || s->entry.tokens[next] == computed;
+    }
+    if (!err)
+        scheduler_done(engine->scheduler, part,
+                       part->n_rows - (n_out > taken ? n_out - taken : 0));
     if (err || s->over) finish(engine, s, FINISH_ERROR, err ? &error : NULL);
     return n_out > 0 ? n_out : 0;
 }
@@ -299,6 +315,7 @@ static void serve(struct engine *engine) {
         accept_inbox(engine);
         look_at_wishes(engine);
         const struct sched_part *parts;
+        guess_ahead(engine);
         for (int32_t n; (n = scheduler_next(engine->scheduler, &parts)) > 0;) {
             int64_t begin = clock_ns();
             show_load(engine);
@@ -307,6 +324,7 @@ static void serve(struct engine *engine) {
             make_changes(engine, NULL);
             accept_inbox(engine);
             look_at_wishes(engine);
+            guess_ahead(engine);
         }
     } while (run_background_idle(engine) || wait_for_bell(engine));
 }

@@ -53,6 +53,7 @@ struct sampling {
     token_id *stop_token_ids; /* owned */
     size_t n_stop_token_ids;
     bool ignore_eos;
+    bool speculate; /* guesses ahead what the text repeats: the same tokens, sooner */
     int logprobs; /* -1 = none; 0 … 20 alternatives beside the chosen token */
     bool echo;    /* the prompt's text (and logprobs) come first: its ids decoded, special tokens
                      included, but for a BOS that it begins with */
@@ -88,6 +89,7 @@ const char *finish_reason_name(enum finish_reason reason);
  * end; tokens_per_s: of decode, the first token not counted; 0 below two tokens. */
 struct gen_timings {
     double queue_ms, prefill_ms, decode_ms, tokens_per_s;
+    int64_t n_guessed, n_accepted; /* tokens that were guessed ahead, and those that came true */
 };
 
 /* What the engine tells of a request. PIECE events come while it runs (only when stream was asked

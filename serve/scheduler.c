@@ -322,6 +322,24 @@ static void go_round(struct scheduler *s, bool one_row) {
     }
 }
 
+/* Guesses take what nobody else has asked for. */
+static void add_guesses(struct scheduler *s) {
+    int32_t size = s->limits.block_size;
+    for (int32_t i = 0; i < s->n_parts; i++) {
+        struct sched_part *part = &s->parts[i];
+        struct kv_table *table = &part->entry->table;
+        int32_t first = part->entry->n_known;
+        int32_t end = first + min_of(part->entry->n_guessed, min_of(s->rows_left, s->outs_left));
+        end = min_of(end, part->entry->n_positions);
+        if (end > table->n * size && !kv_blocks_extend(s->kv, table, blocks_for(s, end)))
+            end = table->n * size;
+        if (end <= first) continue;
+        part->n_rows += end - first;
+        s->rows_left -= end - first;
+        s->outs_left -= end - first;
+    }
+}
+
 int32_t scheduler_next(struct scheduler *s, const struct sched_part **parts) {
     enum { CHUNK_PART = 4 }; /* of a step, beside generating sequences */
     s->step++;
@@ -330,6 +348,7 @@ int32_t scheduler_next(struct scheduler *s, const struct sched_part **parts) {
     s->outs_left = s->limits.outs;
     admit_all(s);
     go_round(s, true);
+    add_guesses(s);
     if (s->n_parts > 0)
         s->rows_left = min_of(s->rows_left, max_of(1, s->limits.rows / CHUNK_PART));
     go_round(s, false);
@@ -337,10 +356,10 @@ int32_t scheduler_next(struct scheduler *s, const struct sched_part **parts) {
     return s->n_parts;
 }
 
-void scheduler_done(struct scheduler *s, const struct sched_part *part) {
+void scheduler_done(struct scheduler *s, const struct sched_part *part, int32_t n_right) {
     struct sched_entry *entry = part->entry;
     assert(entry->live && entry->n_done == part->first);
-    entry->n_done += part->n_rows;
+    entry->n_done += n_right;
     kv_blocks_name(s->kv, &entry->table, entry->tokens, entry->n_done);
 }
 

@@ -5,7 +5,8 @@
  * them. That is one row of a sequence that generates, a chunk of a prompt, and a chunk of both after
  * a sequence had to give its blocks up; all are the same to the scheduler. Those with one row come
  * first, so that a long prompt delays nobody's next token by more than a chunk; beside them chunks
- * are kept short. Whoever was served longest ago comes first.
+ * are kept short. Whoever was served longest ago comes first. Guesses of what a sequence will generate
+ * are computed beside its row where rows, logits and blocks are left over.
  *
  * KV blocks are taken when rows need them. Before a sequence becomes live there must be room for
  * all its known tokens and a block more for each live one. When blocks run out all the same, held
@@ -37,6 +38,7 @@ struct sched_entry {
     const int32_t *tokens; /* borrowed */
     int32_t n_known;       /* tokens whose keys and values are wanted: all so far */
     int32_t out_from;      /* rows from this position on give logits; below n_known */
+    int32_t n_guessed;     /* tokens behind the known ones that may turn out to follow */
     bool held;
     /* kept by the scheduler */
     bool live;
@@ -50,7 +52,7 @@ struct sched_entry {
     struct sched_entry *next;
 };
 
-/* Rows first … first + n_rows - 1 of a sequence. */
+/* Rows first … first + n_rows - 1 of a sequence; the last of them may be of guessed tokens. */
 struct sched_part {
     struct sched_entry *entry;
     int32_t first, n_rows;
@@ -78,8 +80,9 @@ void scheduler_remove(struct scheduler *s, struct sched_entry *entry, bool distr
  * nobody can go on. Parts are valid until the next call, and each must have been seen to
  * (scheduler_done or scheduler_remove) by then. */
 int32_t scheduler_next(struct scheduler *s, const struct sched_part **parts);
-/* The rows of a part were computed from entry->tokens. */
-void scheduler_done(struct scheduler *s, const struct sched_part *part);
+/* The first n_right rows of a part were computed from entry->tokens as they are now; those behind them
+ * from guesses that were wrong. */
+void scheduler_done(struct scheduler *s, const struct sched_part *part, int32_t n_right);
 
 struct sched_stats {
     int32_t waiting, live, blocks, blocks_used, blocks_cached;

@@ -266,6 +266,18 @@ static int take_state(struct sequence *s, const float *state, struct error *e) {
     return 0;
 }
 
+void sequence_guess(struct sequence *s) {
+    struct sched_entry *entry = &s->entry;
+    entry->n_guessed = 0;
+    /* Only while it generates: one row is to be computed, that of the last token. */
+    if (!s->started || s->over || !s->n_reports || entry->n_known - entry->n_done != 1) return;
+    size_t room = s->token_capacity - s->n_tokens, wanted = s->max_tokens - s->n_reports;
+    if (wanted > 0) wanted--; /* the row before the last guess gives a token as well */
+    size_t most = wanted < room ? wanted : room;
+    int n = guess_next(&s->guesser, s->tokens, s->n_tokens, most, s->tokens + s->n_tokens);
+    entry->n_guessed = n;
+}
+
 int sequence_take_row(struct sequence *s, float *row, struct error *e) {
     if (s->request->embed) return take_state(s, row, e);
     size_t next = (size_t)s->entry.out_from + 1;
@@ -284,6 +296,8 @@ static struct gen_timings timings_of(const struct sequence *s, int64_t now) {
     struct gen_timings t = {.queue_ms = (double)(started - s->request->submitted_ns) / 1e6,
                             .prefill_ms = (double)(first - started) / 1e6,
                             .decode_ms = (double)(now - first) / 1e6};
+    t.n_guessed = s->guesser.n_guessed;
+    t.n_accepted = s->guesser.n_accepted;
     if (s->n_reports > 1 && now > first)
         t.tokens_per_s = (double)(s->n_reports - 1) * 1e9 / (double)(now - first);
     return t;

@@ -5,6 +5,7 @@
 #ifndef TPD_SERVE_SEQUENCE_H
 #define TPD_SERVE_SEQUENCE_H
 
+#include "serve/guess.h"
 #include "serve/output.h"
 #include "serve/sampler.h"
 #include "serve/scheduler.h"
@@ -40,6 +41,7 @@ struct sequence {
     struct token_report *prompt_reports;
     size_t n_prompt_reports;
     double *state_sum;           /* [hidden], of an embed */
+    struct guesser guesser;      /* what speculation has learnt */
     struct sampler *sampler;     /* NULL when max_tokens is 0 */
     struct token_stream *stream; /* likewise */
     struct output *output;
@@ -60,6 +62,10 @@ bool sequence_needs_steps(const struct sequence *s);
 /* Before its first step: takes what it needs to sample and to make text, sends an echoed prompt.
  * Sets over when there is nothing to compute. On failure it must be ended with the error. */
 int sequence_start(struct sequence *s, struct error *e);
+
+/* Guesses what it generates next, into entry.tokens behind those that are known (entry.n_guessed).
+ * Between steps. */
+void sequence_guess(struct sequence *s);
 
 /* Takes the logits of the row at entry.out_from (of an embed its state), which moves on: scores the
  * prompt token after it, or chooses the next token. row is scratch afterwards. Sets over when that was the last. On

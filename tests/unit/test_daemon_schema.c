@@ -61,7 +61,7 @@ static void wrong_parameters_say_field_expected_and_got(void **state) {
     refused("generate", "{\"prompt\": \"\", \"stop\": {}}", "stop", "array of strings");
     refused("generate", "{\"prompt\": \"\", \"logit_bias\": []}", "logit_bias", "an object");
     refused("generate", "{\"prompt\": \"\", \"speculative\": \"draft\"}", "speculative",
-            "off|auto");
+            "off|ngram|auto");
     refused("ping", "{\"x\": 1}", "x", "no such parameter");
     refused("cancel", "{\"id\": 1.5}", "id", "a string or an integer");
     refused("tokenize", "{\"text\": [1]}", "text", "a string");

@@ -66,7 +66,7 @@ static int32_t go(struct scheduler *s, struct sched_part *copy) {
             q->entry.out_from++;
             q->entry.n_known++;
         }
-        scheduler_done(s, &p);
+        scheduler_done(s, &p, p.n_rows);
         if (finished(q)) scheduler_remove(s, &q->entry, false);
     }
     assert_true(scheduler_sound(s));
@@ -154,7 +154,7 @@ static void rows_with_logits_are_bounded(void **state) {
     assert_int_equal(scheduler_next(s, &(const struct sched_part *){NULL}), 1);
     const struct sched_part first = {&q.entry, 0, 28};
     q.entry.out_from = 28;
-    scheduler_done(s, &first);
+    scheduler_done(s, &first, first.n_rows);
     assert_int_equal(go(s, &part), 1);
     assert_int_equal(part.first, 28);
     assert_int_equal(part.n_rows, 8);
