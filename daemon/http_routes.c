@@ -23,7 +23,6 @@ static const struct param chat_params[] = {
     {"max_completion_tokens", PARAM_INT, false, -1, 1e9, NULL},
     {"logprobs", PARAM_BOOL, false, 0, 0, NULL},
     {"top_logprobs", PARAM_INT, false, 0, SAMPLING_MAX_LOGPROBS, NULL},
-    {"response_format", PARAM_OBJECT, false, 0, 0, NULL},
     {"tools", PARAM_ANY, false, 0, 0, NULL},
     {"tool_choice", PARAM_ANY, false, 0, 0, NULL},
     {"parallel_tool_calls", PARAM_BOOL, false, 0, 0, NULL},

@@ -52,12 +52,24 @@ static int make_about(struct generation *g, const char *prefix, const json_t *pa
     return 0;
 }
 
+/* response_format, or one of tpd's own parameters that mean the same. */
+static int read_form(struct generation *g, const json_t *params, struct error *e) {
+    struct structured_cache *cache = &g->call->server->structured;
+    const json_t *format = json_object_get(params, "response_format");
+    int rc = structured_read(cache, params, &g->sampling.grammar, e);
+    if (rc != 0 || !format || json_is_null(format)) return rc;
+    if (g->sampling.grammar)
+        return schema_refuse(e, "response_format", "left out beside json_schema and grammar", format);
+    return structured_read_format(cache, format, &g->sampling.grammar, e);
+}
+
 int openai_read(struct generation *g, const char *prefix, struct error *e) {
     const json_t *params = g->call->params;
     g->stream = json_is_true(json_object_get(params, "stream"));
     int rc = make_about(g, prefix, params, e);
     if (rc == 0)
         rc = sampling_read(&g->sampling, params, model_config(g->call->server->model)->vocab, e);
+    if (rc == 0) rc = read_form(g, params, e);
     return rc == 0 ? choose_model(g, params, e) : rc;
 }
 

@@ -39,6 +39,9 @@ struct openai_about {
     {"stop_token_ids", PARAM_IDS, false, 0, 0, NULL},                                              \
     {"ignore_eos", PARAM_BOOL, false, 0, 0, NULL},                                                 \
     {"adapter", PARAM_STRING, false, 0, 0, NULL},                                                  \
+    {"response_format", PARAM_OBJECT, false, 0, 0, NULL},                                          \
+    {"json_schema", PARAM_ANY, false, 0, 0, NULL},                                                 \
+    {"grammar", PARAM_STRING, false, 0, 0, NULL},                                                  \
     {"user", PARAM_STRING, false, 0, 0, NULL},                                                     \
     {"store", PARAM_BOOL, false, 0, 0, NULL},                                                      \
     {"metadata", PARAM_OBJECT, false, 0, 0, NULL},                                                 \

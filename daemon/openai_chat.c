@@ -292,15 +292,9 @@ static int read_tools(struct generation *g, json_t *params, struct error *e) {
     return 0;
 }
 
-static int read_format(struct generation *g, const json_t *params, struct error *e) {
-    return structured_read_format(&g->call->server->structured,
-                                  json_object_get(params, "response_format"), &g->sampling.grammar, e);
-}
-
 static int read_request(struct generation *g, json_t *params, struct error *e) {
     int rc = openai_read(g, "chatcmpl", e);
     if (rc == 0) rc = read_counts(g, params, e);
-    if (rc == 0) rc = read_format(g, params, e);
     if (rc == 0) rc = read_tools(g, params, e);
     return rc == 0 ? chat_end_turns(g, e) : rc;
 }

@@ -73,6 +73,7 @@ void grammar_vocab_free(struct grammar_vocab *v) {
 
 struct spelling {
     const uint8_t *bytes;
+    size_t from;
     uint32_t size;
     token_id id;
 };
@@ -85,20 +86,28 @@ static int by_bytes(const void *a, const void *b) {
     return x->id < y->id ? -1 : 1;
 }
 
-/* The bytes of all tokens that add text, one after the other, and where each stands. */
-static size_t spell_all(const struct grammar_vocab *v, uint8_t *bytes, struct spelling *out) {
-    size_t n = 0, used = 0;
-    uint8_t none;
+/* The bytes of all tokens that add text, one after the other, and where each stands. Returns their
+ * number, or -1 without memory. *bytes is the caller's either way. */
+static int32_t spell_all(const struct grammar_vocab *v, uint8_t **bytes, size_t *used,
+                         struct spelling *out) {
+    size_t room = 0;
+    int32_t n = 0;
+    *used = 0;
     for (token_id id = 0; id < v->size; id++) {
+        if (room < *used + MAX_TOKEN_BYTES) {
+            room = 2 * room + 64 * MAX_TOKEN_BYTES;
+            uint8_t *grown = realloc(*bytes, room);
+            if (!grown) return -1;
+            *bytes = grown;
+        }
         if (tokenizer_is_special(v->tokenizer, id)) continue;
-        size_t size = tokenizer_bytes(v->tokenizer, id, bytes ? bytes + used : &none,
-                                      bytes ? MAX_TOKEN_BYTES : 0);
+        size_t size = tokenizer_bytes(v->tokenizer, id, *bytes + *used, MAX_TOKEN_BYTES);
         if (size == 0 || size > MAX_TOKEN_BYTES) continue;
-        if (out) out[n] = (struct spelling){bytes + used, (uint32_t)size, id};
-        n++;
-        used += size;
+        out[n++] = (struct spelling){.from = *used, .size = (uint32_t)size, .id = id};
+        *used += size;
     }
-    return out ? n : used;
+    for (int32_t i = 0; i < n; i++) out[i].bytes = *bytes + out[i].from;
+    return n;
 }
 
 static uint32_t common_bytes(const struct spelling *a, const struct spelling *b) {
@@ -131,16 +140,15 @@ static void plant(struct grammar_vocab *v, const struct spelling *spelled, size_
 
 static bool vocab_ready(struct grammar_vocab *v) {
     if (v->nodes) return true;
-    size_t total = spell_all(v, NULL, NULL), n = 0;
-    uint8_t *bytes = malloc(total + MAX_TOKEN_BYTES);
+    uint8_t *bytes = NULL;
+    size_t total = 0;
     struct spelling *spelled = malloc(((size_t)v->size + 1) * sizeof *spelled);
-    v->nodes = malloc((total + 1) * sizeof *v->nodes);
+    int32_t n = spelled ? spell_all(v, &bytes, &total, spelled) : -1;
+    if (n >= 0) v->nodes = malloc((total + 1) * sizeof *v->nodes);
     if (!v->same) v->same = malloc(((size_t)v->size + 1) * sizeof *v->same);
-    bool ok = bytes && spelled && v->nodes && v->same;
-    if (ok) {
-        n = spell_all(v, bytes, spelled);
-        qsort(spelled, n, sizeof *spelled, by_bytes);
-        plant(v, spelled, n);
+    if (v->nodes && v->same) {
+        qsort(spelled, (size_t)n, sizeof *spelled, by_bytes);
+        plant(v, spelled, (size_t)n);
         struct node *fitted = realloc(v->nodes, ((size_t)v->n_nodes + 1) * sizeof *fitted);
         if (fitted) v->nodes = fitted;
     } else {
@@ -149,7 +157,7 @@ static bool vocab_ready(struct grammar_vocab *v) {
     }
     free(bytes);
     free(spelled);
-    return ok;
+    return v->nodes != NULL;
 }
 
 /* --- walks ----------------------------------------------------------------------------------- */

@@ -1,7 +1,7 @@
 /* serve/sampler.h: from one row of logits to one token.
  *
  * A sampler belongs to one sequence and is used by one thread at a time. It works in this order:
- * penalties, logit_bias, temperature, top_k, top_p, min_p, then one draw. Nothing is ever sorted
+ * the mask of a grammar, penalties, logit_bias, temperature, top_k, top_p, min_p, then one draw. Nothing is ever sorted
  * whole: cuts are found by radix selection, linear in the vocabulary.
  *
  * Random numbers are counter-based: the draw at a position of a generation is a function of the

@@ -354,8 +354,8 @@ class Client:
         """Continues a prompt (text or token ids). Returns the result with "text", "tokens",
         "finish_reason", "usage" …; with stream=True a Stream of pieces of text.
 
-        sampling: max_tokens, temperature, top_k, top_p, min_p, seed, stop, logprobs … as the
-        protocol names them.
+        sampling: max_tokens, temperature, top_k, top_p, min_p, seed, stop, logprobs, json_schema (a
+        dict), grammar (GBNF) … as the protocol names them.
         """
         if not stream:
             return self.call("generate", prompt=prompt, **sampling)

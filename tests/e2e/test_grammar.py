@@ -6,6 +6,7 @@ import subprocess
 import pytest
 
 from daemon import BUILD, ROOT, TINY, Daemon, RpcError
+from test_http import Connection, ask
 from validator import check, parse
 
 ALDER = ROOT / "etc/models/alder"
@@ -134,6 +135,35 @@ def test_what_is_wrong_is_told(served, params, field, word):
         served.call("generate", prompt="a", max_tokens=1, **params)
     assert refused.value.code == -32602 and refused.value.data["field"] == field
     assert word in str(refused.value)
+
+
+def test_response_format_of_the_openai_api(tpd):
+    http = Connection(tpd.socket)
+    schema = {"type": "json_schema", "json_schema": {"name": "p", "strict": True, "schema": PERSON}}
+    body = {"messages": [{"role": "user", "content": "Who?"}], "max_tokens": 400, "temperature": 1.2, "seed": 3}
+    answer = ask(http, "POST", "/v1/chat/completions", {**body, "response_format": schema, "n": 3}).json
+    whole = [c for c in answer["choices"] if c["finish_reason"] == "stop"]
+    assert whole
+    for choice in whole:
+        check(parse(choice["message"]["content"]), PERSON)
+    events = ask(http, "POST", "/v1/chat/completions", {**body, "response_format": schema, "stream": True}).events
+    text = "".join(e["choices"][0]["delta"].get("content", "") for e in events)
+    assert text == answer["choices"][0]["message"]["content"]
+    biased = {**body, "response_format": {"type": "json_object"}, "max_tokens": 60}
+    text = ask(http, "POST", "/v1/chat/completions", biased).json["choices"][0]["message"]["content"]
+    assert text.startswith("{")
+    said = ask(http, "POST", "/v1/completions", {"prompt": "a", "response_format": {
+        "type": "json_schema", "json_schema": {"schema": {"const": [1, None]}}}}).json["choices"][0]
+    assert parse(said["text"]) == [1, None] and said["finish_reason"] == "stop"
+    said = ask(http, "POST", "/v1/completions", {"prompt": "a", "grammar": 'root ::= "so"'}).json["choices"][0]
+    assert said["text"] == "so"
+    for wrong, param in (({"type": "json_schema"}, "response_format.json_schema.schema"),
+                         ({"type": "xml"}, "response_format.type"),
+                         ({"type": "json_schema", "json_schema": {"schema": {"not": {}}}},
+                          "response_format.json_schema.schema")):
+        answer = ask(http, "POST", "/v1/chat/completions", {**body, "response_format": wrong})
+        assert answer.status == 400 and answer.json["error"]["param"] == param
+    http.close()
 
 
 def test_tpctl_reads_the_form_from_files(tmp_path):
