@@ -1,4 +1,5 @@
 /* POST /v1/chat/completions. */
+#include "base/json.h"
 #include "daemon/chat.h"
 #include "daemon/openai.h"
 #include "daemon/schema.h"
@@ -274,15 +275,41 @@ static int check_tools(const json_t *tools, struct error *e) {
     return 0;
 }
 
-/* tool_choice: "none" hides the tools from the model; else it may call them. */
+/* The name in {"type": "function", "function": {"name": …}}; NULL for another form. */
+static const char *named_choice(const json_t *choice) {
+    return json_word(json_object_get(json_object_get(choice, "function"), "name"));
+}
+
+/* The answer is held to a call: of any tool, or of the one that is named. */
+static int force_call(struct generation *g, const json_t *tools, const json_t *choice,
+                      struct error *e) {
+    const char *name = named_choice(choice), *word = json_word(choice);
+    bool any = word && strcmp(word, "required") == 0;
+    if (!any && !name)
+        return schema_refuse(e, "tool_choice",
+                             "\"none\", \"auto\", \"required\" or {\"type\": \"function\", "
+                             "\"function\": {\"name\": …}}",
+                             choice);
+    if (name && !tool_is_offered(tools, name, strlen(name)))
+        return schema_refuse(e, "tool_choice.function.name", "that of a tool in tools",
+                             json_object_get(json_object_get(choice, "function"), "name"));
+    if (json_array_size(tools) == 0)
+        return schema_refuse(e, "tool_choice", "\"none\" or \"auto\" where there are no tools", choice);
+    grammar_release(g->sampling.grammar); /* response_format is for answers in words */
+    return structured_read_call(&g->call->server->structured, tools, any ? NULL : name,
+                                &g->sampling.grammar, e);
+}
+
+/* tool_choice: "none" hides the tools from the model; with "auto" it may call them, else it must. */
 static int read_tools(struct generation *g, json_t *params, struct error *e) {
     json_t *tools = json_object_get(params, "tools"), *choice = json_object_get(params, "tool_choice");
-    const char *word = json_string_value(choice);
+    const char *word = json_word(choice);
     int rc = check_tools(tools, e);
     if (rc != 0) return rc;
     bool none = word && strcmp(word, "none") == 0, some = json_array_size(tools) > 0;
-    if (choice && !json_is_null(choice) && !none && !(word && strcmp(word, "auto") == 0))
-        return schema_refuse(e, "tool_choice", "\"none\" or \"auto\"", choice);
+    bool free_choice = !choice || json_is_null(choice) || none || (word && strcmp(word, "auto") == 0);
+    if (!free_choice) rc = force_call(g, tools, choice, e);
+    if (rc != 0) return rc;
     if (none || !some) json_object_del(params, "tools");
     if (none || !some) return 0;
     if (!chat_takes_tools(g->call->server->chat))

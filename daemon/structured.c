@@ -110,3 +110,31 @@ int structured_read_format(struct structured_cache *cache, const json_t *format,
         return schema_refuse(e, "response_format.json_schema.schema", "a JSON schema", schema);
     return find_schema(cache, "response_format.json_schema.schema", schema, out, e);
 }
+
+/* A tool's call as a schema. */
+static json_t *call_schema(const json_t *tool) {
+    const json_t *function = json_object_get(tool, "function");
+    const json_t *parameters = json_object_get(function, "parameters");
+    json_t *arguments = json_is_object(parameters) && json_object_size(parameters) > 0
+                            ? json_incref((json_t *)parameters)
+                            : json_pack("{s:s}", "type", "object");
+    return json_pack("{s:s, s:{s:{s:O}, s:o}, s:[s, s], s:b}", "type", "object", "properties", "name",
+                     "const", json_object_get(function, "name"), "arguments", arguments, "required",
+                     "name", "arguments", "additionalProperties", 0);
+}
+
+int structured_read_call(struct structured_cache *cache, const json_t *tools, const char *name,
+                         struct grammar **out, struct error *e) {
+    size_t i;
+    json_t *tool, *any = json_array();
+    *out = NULL;
+    json_array_foreach((json_t *)tools, i, tool) {
+        const char *its = json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
+        if (!name || strcmp(its, name) == 0) json_array_append_new(any, call_schema(tool));
+    }
+    json_t *schema = json_pack("{s:o}", "anyOf", any);
+    int rc = schema ? find_schema(cache, "tools", schema, out, e)
+                    : error_set(e, ERR_MEMORY, "no memory for the request");
+    json_decref(schema);
+    return rc;
+}

@@ -27,5 +27,9 @@ int structured_read(struct structured_cache *cache, const json_t *params, struct
 /* OpenAI's response_format: text (NULL), json_object, json_schema. format may be NULL. */
 int structured_read_format(struct structured_cache *cache, const json_t *format,
                            struct grammar **out, struct error *e);
+/* A call of one of the tools (an array as OpenAI has it, checked), or of that named: {"name": …,
+ * "arguments": what its parameters ask for}. ERR_PARAMS with the note field "tools". */
+int structured_read_call(struct structured_cache *cache, const json_t *tools, const char *name,
+                         struct grammar **out, struct error *e);
 
 #endif

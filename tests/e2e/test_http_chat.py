@@ -105,6 +105,53 @@ def test_tools_that_the_template_cannot_show_are_refused(start, tmp_path):
     assert chat(http, tools=[]).status == 200
 
 
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "sum"}}], ids=str)
+def test_a_call_may_be_asked_for_whatever_the_model_would_say(start, tmp_path, choice):
+    template = tmp_path / "tools.jinja"
+    template.write_text(TEMPLATE)
+    http = Connection(start("--chat-template", template).socket)
+    number = {"type": "integer", "minimum": 0, "maximum": 9}
+    tools = TOOLS + [{"type": "function", "function": {"name": "sum", "parameters": {
+        "type": "object", "properties": {"a": number, "b": number}, "required": ["a", "b"], "additionalProperties": False}}}]
+    for seed in range(3):
+        body = {"tools": tools, "tool_choice": choice, "temperature": 1, "seed": seed, "max_tokens": 200}
+        got, = chat(http, **body).json["choices"]
+        if got["finish_reason"] == "length":
+            continue  # a string that a random model does not end
+        assert got["finish_reason"] == "tool_calls" and got["message"]["content"] is None
+        call = got["message"]["tool_calls"][0]["function"]
+        arguments = json.loads(call["arguments"])
+        if choice != "required":
+            assert call["name"] == "sum"
+        if call["name"] == "sum":
+            assert set(arguments) == {"a", "b"} and all(v in range(10) for v in arguments.values())
+        deltas = [e["choices"][0]["delta"] for e in chat(http, **body, stream=True).events]
+        streamed = [c["function"] for d in deltas for c in d.get("tool_calls", [])]
+        assert streamed == [call]
+
+
+@pytest.mark.parametrize("choice, param", [
+    ({"type": "function", "function": {"name": "moon"}}, "tool_choice.function.name"), ({"type": "function"}, "tool_choice"),
+    ("any", "tool_choice")])
+def test_a_choice_of_no_tool_is_refused(http, choice, param):
+    answer = chat(http, tools=TOOLS, tool_choice=choice)
+    assert answer.status == 400 and answer.error["param"] == param
+
+
+def test_json_is_what_response_format_asks_for(http):
+    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}, "n": {"type": "integer", "minimum": 0, "maximum": 99}},
+              "required": ["ok", "n"], "additionalProperties": False}
+    asked = {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": schema}}
+    for seed in range(3):
+        choice, = chat(http, response_format=asked, temperature=1, seed=seed).json["choices"]
+        value = json.loads(choice["message"]["content"])
+        assert choice["finish_reason"] == "stop" and set(value) == {"ok", "n"} and 0 <= value["n"] <= 99
+    some, = chat(http, response_format={"type": "json_object"}, max_tokens=30).json["choices"]
+    assert some["message"]["content"].lstrip().startswith("{")
+    wrong = chat(http, response_format={"type": "json_schema", "json_schema": {"schema": {"type": "color"}}})
+    assert wrong.status == 400
+
+
 def test_a_model_that_learnt_to_call_a_tool_calls_it(start, tmp_path):
     template = tmp_path / "tools.jinja"
     template.write_text(TEMPLATE)

@@ -54,6 +54,13 @@ with client.chat.completions.stream(model=base_model, messages=hello, temperatur
     assert ended.choices[0].finish_reason == "length" or \
         events.get_final_completion().choices[0].message.content == ended.choices[0].message.content
 
+# structured output, and a call that must be made
+schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}}, "required": ["n"],
+          "additionalProperties": False}
+held = client.chat.completions.create(model=base_model, messages=hello, temperature=0, response_format={
+    "type": "json_schema", "json_schema": {"name": "n", "strict": True, "schema": schema}})
+assert 0 <= json.loads(held.choices[0].message.content)["n"] <= 9
+
 # embeddings (asked for as base64 by the SDK)
 vectors = client.embeddings.create(model=base_model, input=["hello", "the cat"])
 assert abs(sum(x * x for x in vectors.data[0].embedding) - 1) < 1e-4
