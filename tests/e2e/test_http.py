@@ -548,13 +548,14 @@ def test_curl_takes_what_the_docs_say(tpd):
     if not shutil.which("curl"):
         pytest.skip("curl is not installed")
 
-    def curl(*words):
-        done = subprocess.run(["curl", "-sS", "--unix-socket", str(tpd.socket), *words], capture_output=True, timeout=60)
+    def curl(*words, stdin=b""):
+        done = subprocess.run(["curl", "-sS", "--unix-socket", str(tpd.socket), *words], input=stdin, capture_output=True,
+                              timeout=60)
         assert done.returncode == 0, done.stderr
         return done.stdout
     assert json.loads(curl("http://tpd/v1/models"))["data"]
     body = '{"prompt": "Once upon a time", "max_tokens": 20, "stream": true}'
     assert curl("-N", "http://tpd/v1/completions", "-H", "Content-Type: application/json", "-d", body).endswith(b"data: [DONE]\n\n")
-    big = json.dumps({"prompt": "word " * 400000})
-    answer = json.loads(curl("http://tpd/v1/completions", "-H", "Content-Type: application/json", "--data-binary", big))
+    big = json.dumps({"prompt": "word " * 400000}).encode()
+    answer = json.loads(curl("http://tpd/v1/completions", "-H", "Content-Type: application/json", "--data-binary", "@-", stdin=big))
     assert answer["error"]["code"] == "context_too_long"
