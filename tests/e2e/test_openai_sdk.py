@@ -61,6 +61,22 @@ held = client.chat.completions.create(model=base_model, messages=hello, temperat
     "type": "json_schema", "json_schema": {"name": "n", "strict": True, "schema": schema}})
 assert 0 <= json.loads(held.choices[0].message.content)["n"] <= 9
 
+tools = [{"type": "function", "function": {"name": "dice", "description": "Throws one.", "parameters": {
+    "type": "object", "properties": {"sides": {"type": "integer", "minimum": 2, "maximum": 9}}, "required": ["sides"],
+    "additionalProperties": False}}}]
+must = dict(model=base_model, messages=hello, tools=tools, tool_choice="required", temperature=0)
+called = client.chat.completions.create(**must).choices[0]
+assert called.finish_reason == "tool_calls" and called.message.content is None
+call = called.message.tool_calls[0]
+assert call.function.name == "dice" and 2 <= json.loads(call.function.arguments)["sides"] <= 9
+with client.chat.completions.stream(**must) as events:
+    for _ in events:
+        pass
+    assert events.get_final_completion().choices[0].message.tool_calls[0].function.arguments == call.function.arguments
+reply = client.chat.completions.create(model=base_model, temperature=0, max_tokens=4, tools=tools, messages=hello + [
+    called.message, {"role": "tool", "tool_call_id": call.id, "content": "3"}])
+assert reply.choices[0].message.role == "assistant"
+
 # embeddings (asked for as base64 by the SDK)
 vectors = client.embeddings.create(model=base_model, input=["hello", "the cat"])
 assert abs(sum(x * x for x in vectors.data[0].embedding) - 1) < 1e-4
@@ -115,8 +131,12 @@ def sdk():
 
 
 @pytest.mark.parametrize("over", ["tcp", "unix"])
-def test_the_sdk_works_unchanged(sdk, start, over):
-    tpd = start("--listen", "127.0.0.1:0", "--api-key", "secret")
+def test_the_sdk_works_unchanged(sdk, start, tmp_path, over):
+    template = tmp_path / "tools.jinja"  # a place for tools, so small that the tiny model's context holds them
+    template.write_text("{{ bos_token }}{% if tools %}{{ tools[0].function.name }};{% endif %}{% for m in messages %}"
+                        "{{ m.role[0] }}:{{ m.content or '' }}{% for c in m.tool_calls or [] %}{{ c.function.name }}"
+                        "{% endfor %} {% endfor %}{% if add_generation_prompt %}a:{% endif %}")
+    tpd = start("--listen", "127.0.0.1:0", "--api-key", "secret", "--chat-template", template)
     base = re.search(r"http://127\.0\.0\.1:\d+", tpd.log()).group(0) if over == "tcp" else "http://tpd"
     done = subprocess.run([PYTHON, "-c", SCRIPT, base + "/v1", "" if over == "tcp" else str(tpd.socket), TINY.name],
                           capture_output=True, text=True, timeout=4 * ANSWER_S, cwd=ROOT)
