@@ -168,7 +168,6 @@ struct walk {
     /* Places where the rule may be left; room grows. Only in the walk of a part. */
     int32_t *leaves;
     int32_t n_leaves, room;
-    bool no_memory;
 };
 
 static void allow(const struct walk *w, int32_t token) {
@@ -183,7 +182,7 @@ static void note_leaf(struct walk *w, int32_t node) {
     if (w->n_leaves == w->room) {
         int32_t wanted = w->room ? w->room * 2 : 64;
         int32_t *grown = realloc(w->leaves, (size_t)wanted * sizeof *grown);
-        if (!grown) w->no_memory = true;
+        if (!grown) w->run->g->trouble = ERR_MEMORY;
         if (!grown) return;
         w->leaves = grown;
         w->room = wanted;
@@ -244,7 +243,8 @@ static bool make_part(const struct grammar_run *run, struct mask_part *part) {
     part->leaves = w.leaves;
     part->n = w.n_leaves;
     run->g->memory += run->words * sizeof *w.mask + (size_t)w.room * sizeof *w.leaves + sizeof *part;
-    return w.mask && !w.no_memory;
+    if (!w.mask) run->g->trouble = ERR_MEMORY;
+    return run->g->trouble == ERR_NONE;
 }
 
 /* Index of the part of a state that hangs from FRAME_HOLE, or -1. Few enough to be looked through. */
@@ -255,13 +255,16 @@ static int32_t part_of(const struct grammar_run *run, int32_t state) {
     if (g->n_parts == g->room_parts) {
         size_t wanted = g->room_parts ? g->room_parts * 2 : 16;
         struct mask_part *grown = realloc(g->parts, wanted * sizeof *grown);
-        if (!grown) return -1;
+        if (!grown) {
+            g->trouble = ERR_MEMORY;
+            return -1;
+        }
         g->parts = grown;
         g->room_parts = wanted;
     }
     struct mask_part *part = &g->parts[g->n_parts++];
     *part = (struct mask_part){.state = state};
-    return make_part(run, part) && !g->trouble ? (int32_t)(g->n_parts - 1) : -1;
+    return make_part(run, part) ? (int32_t)(g->n_parts - 1) : -1;
 }
 
 static uint32_t near_end(uint32_t count, uint32_t far) {
@@ -324,7 +327,7 @@ static bool fill_mask(struct walk *w, int32_t state) {
 }
 
 static int say_trouble(struct grammar *g, struct error *e) {
-    if (g->trouble == ERR_PARAMS)
+    if (g->trouble != ERR_MEMORY)
         return error_set(e, ERR_PARAMS,
                          "the text so far can be read in too many ways under this grammar: let its "
                          "alternatives differ earlier");
@@ -357,7 +360,10 @@ static bool remember(struct grammar_run *run, const token_id *tokens, size_t n) 
     if (n > run->room) {
         size_t wanted = n + n / 2 + 64;
         token_id *grown = realloc(run->tokens, wanted * sizeof *grown);
-        if (!grown) return false;
+        if (!grown) {
+            run->g->trouble = ERR_MEMORY;
+            return false;
+        }
         run->tokens = grown;
         run->room = wanted;
     }
@@ -399,12 +405,13 @@ int grammar_run_mask(struct grammar_run *run, const token_id *tokens, size_t n,
     struct grammar *g = run->g;
     if (!follow_tokens(run, tokens, n)) return say_trouble(g, e);
     int32_t at = run->state;
+    /* No mask leads here, but for one that was made without knowing how many ways there are. */
+    if (at == STATE_DEAD) return say_trouble(g, e);
     *may_end = g->states[at].ends;
     if (!g->states[at].mask) {
         struct walk w = {.run = run, .mask = calloc(run->words, sizeof *w.mask)};
-        bool whole = w.mask && fill_mask(&w, at) && !w.no_memory;
-        free(w.leaves);
-        if (!whole) {
+        if (!w.mask) g->trouble = ERR_MEMORY;
+        if (!w.mask || !fill_mask(&w, at)) {
             free(w.mask);
             run->state = -1;
             return say_trouble(g, e);

@@ -77,6 +77,18 @@ def test_greedy_seeded_streamed_and_chosen_texts_are_the_same(served):
             check(parse(choice["text"]), PERSON)
 
 
+def test_guesses_change_nothing(served):
+    """speculative: what is guessed goes through the same masks."""
+    schema = {"type": "array", "items": {"enum": ["left left", "right"]}, "minItems": 12, "maxItems": 12}
+    for params in ({"temperature": 0}, {"seed": 4, "temperature": 0.8}):
+        params.update(prompt='["left left", "left left", "right", "left left",', json_schema=schema)
+        want = served.call("generate", **params)
+        got = served.call("generate", **params, speculative="ngram")
+        assert got["tokens"] == want["tokens"] and got["text"] == want["text"]
+        assert want["finish_reason"] == "stop"
+        check(parse(got["text"]), schema)
+
+
 def test_a_grammar_says_all_there_is_to_say(served):
     grammar = 'root ::= ("yes" | "no") " " [0-9]{3} "!"'
     for seed in range(5):

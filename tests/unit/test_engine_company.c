@@ -28,6 +28,7 @@ struct ask {
     uint64_t seed; /* 0: greedy */
     int32_t adapter;
     bool score;
+    bool formed; /* held to a grammar */
 };
 
 struct subject {
@@ -127,6 +128,12 @@ static struct job *submit(struct subject *s, const struct ask *a) {
     r->sampling.temperature = a->seed ? 1.5 : 0;
     r->sampling.seed = a->seed;
     r->score = a->score;
+    if (a->formed) {
+        static const char grammar[] = "root ::= ([a-z ]{1,9} [,;] | [0-9]{2,90} \"!\")+ \".\"";
+        struct error e;
+        if (grammar_from_gbnf(&r->sampling.grammar, grammar, sizeof grammar - 1, &e))
+            fail_msg("%s", e.message);
+    }
     r->score_from = a->n_prompt / 2;
     job_submit(job, s->engine);
     return job;
@@ -157,7 +164,7 @@ static void assert_same(struct job *job, struct job *alone) {
     job_free(job);
 }
 
-/* Prompts that begin alike in groups; greedy ones, seeds, adapters and scores among them. */
+/* Prompts that begin alike in groups; greedy ones, seeds, adapters, grammars and scores among them. */
 static void make_asks(struct subject *s, int32_t ctx, int32_t vocab) {
     unsigned seed = 77;
     for (int i = 0; i < N; i++) {
@@ -172,6 +179,7 @@ static void make_asks(struct subject *s, int32_t ctx, int32_t vocab) {
         a->seed = i % 2 ? (uint64_t)i : 0;
         a->adapter = i % 4 < 2 ? -1 : 3 + i % 4 - 2;
         a->score = i % 7 == 6;
+        a->formed = i % 5 == 3;
     }
 }
 
