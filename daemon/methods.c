@@ -142,7 +142,7 @@ const struct param plan_params[] = {
     {"tp", PARAM_INT, false, 1, PLAN_MAX_RANKS, NULL},
     {"ctx", PARAM_INT, false, 1, 1 << 24, NULL},
     {"batch", PARAM_INT, false, 1, 4096, NULL},
-    {"kv_type", PARAM_CHOICE, false, 0, 0, "auto|f32|f16|bf16"},
+    {"kv_type", PARAM_CHOICE, false, 0, 0, "auto|f32|f16|bf16|q8"},
     {"train", PARAM_CHOICE, false, 0, 0, "lora|full"},
     {"grad_checkpointing", PARAM_SWITCH, false, 0, 0, "auto"},
     {"job", PARAM_OBJECT, false, 0, 0, NULL},

@@ -33,7 +33,7 @@ static const struct flag flags[] = {
     {"tp", FLAG_INT, "N", "ranks (default 1)"},
     {"ctx", FLAG_INT, "N", "positions of a sequence (default: as many as the model was made for)"},
     {"batch", FLAG_INT, "B", "sequences at once: slots that serve, bins of a training step (default 1)"},
-    {"kv_type", FLAG_TEXT, "T", "auto, f32, f16 or bf16"},
+    {"kv_type", FLAG_TEXT, "T", "auto, f32, f16, bf16 or q8"},
     {"dtype", FLAG_TEXT, "T", "what the weights would be: bf16, q8_0, q4_k … (default: as they are)"},
     {"train", FLAG_TEXT, "METHOD", "also train, beside serving: lora or full"},
     {"grad_checkpointing", FLAG_SWITCH, NULL, "compute layers again in backward; =auto: as few as fit"},

@@ -120,7 +120,7 @@ static int ask_serving(struct planner *p, struct error *e) {
                                      .tp = tp,
                                      .ctx = q->ctx,
                                      .slots = batch,
-                                     .kv_type = kv ? dtype_from_name(kv) : -1};
+                                     .kv_type = kv ? kv_type_from_name(kv) : -1};
     int err = model_plan(p->model, tp, &p->split, e);
     if (!err) err = engine_shard_options(&q->serving, &options, e);
     q->model = p->model;

@@ -73,7 +73,8 @@ struct linear_job {
 };
 
 /* The keys and values of one layer on this rank. Both are [n_blocks, K, block_size, e]; position p
- * of a sequence is in its block p / block_size, at p % block_size. type: f32, f16 or bf16. */
+ * of a sequence is in its block p / block_size, at p % block_size. type: f32, f16, bf16,
+ * or Q8_0 (e a multiple of 32: a vector is whole blocks). */
 struct kv_view {
     enum dtype type;
     int32_t n_blocks, block_size, n_heads, head_dim;

@@ -179,7 +179,7 @@ struct engine_options {
     int32_t max_queue;   /* requests beyond slots + max_queue are ERR_OVERLOADED;
                             0 = ENGINE_MAX_QUEUE */
     int32_t step_rows;   /* rows of the largest step; 0 = ENGINE_STEP_ROWS */
-    int kv_type;         /* enum dtype, or -1: f32 for an f32 model, else f16 */
+    int kv_type;         /* enum dtype (f32, f16, bf16, Q8_0), or -1: f32 for an f32 model, else f16 */
     size_t kv_memory;    /* bytes of KV cache on a rank; 0 = what slots and ctx ask for */
     size_t memory_limit; /* bytes a rank may hold; 0 = what the machine has */
     int deadline_ms;
@@ -192,6 +192,9 @@ struct engine_options {
 };
 
 struct engine;
+
+/* "f32", "f16", "bf16", "q8"; -1 for "auto" and all else. */
+int kv_type_from_name(const char *name);
 
 /* Fails at once when the plan is impossible (tp over the heads) or memory cannot suffice. */
 int engine_start(struct engine **out, const struct engine_options *options, struct error *e);

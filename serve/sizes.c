@@ -1,5 +1,7 @@
 #include "serve/sizes.h"
 
+#include <string.h>
+
 /* Logits of a step: at most this many rows and this many bytes. */
 enum { MAX_OUT_ROWS = 128, MAX_OUT_BYTES = 64 << 20 };
 
@@ -20,6 +22,11 @@ static int64_t reach_of(const struct model_config *c) {
     }
     }
     return c->max_len;
+}
+
+int kv_type_from_name(const char *name) {
+    int type = strcmp(name, "q8") == 0 ? (int)DTYPE_Q8_0 : dtype_from_name(name);
+    return type == DTYPE_Q8_0 || (type >= 0 && !dtype_is_quantised((enum dtype)type)) ? type : -1;
 }
 
 int engine_sizes_ask(struct engine_sizes *out, const struct engine_options *options,
@@ -47,6 +54,12 @@ int engine_sizes_ask(struct engine_sizes *out, const struct engine_options *opti
                   .max_blocks = (ctx + KV_BLOCK_SIZE - 1) / KV_BLOCK_SIZE}};
     if (options->kv_type >= 0) out->shard.kv_type = (enum dtype)options->kv_type;
     else out->shard.kv_type = runner->f32 ? DTYPE_F32 : DTYPE_F16;
+    int32_t block = dtype_info(out->shard.kv_type)->block;
+    if (c->head_dim % block != 0)
+        return error_set(e, ERR_CONFIG,
+                         "a KV cache of q8 keeps values in blocks of %d, and the heads of this model "
+                         "have %d: choose f16 or bf16",
+                         block, c->head_dim);
     return 0;
 }
 

@@ -10,7 +10,7 @@ const struct option_def plan_options[] = {
     {"tp", 0, OPTION_INTEGER, "N", "tp", "ranks (default: the daemon's)"},
     {"ctx", 0, OPTION_INTEGER, "N", "ctx", "positions of a sequence (default: the model's own)"},
     {"batch", 0, OPTION_INTEGER, "B", "batch", "sequences at once (default 1)"},
-    {"kv-type", 0, OPTION_TEXT, "T", "kv_type", "auto, f32, f16 or bf16"},
+    {"kv-type", 0, OPTION_TEXT, "T", "kv_type", "auto, f32, f16, bf16 or q8"},
     {"dtype", 0, OPTION_TEXT, "T", "dtype", "what the weights would be: bf16, q8_0, q4_k"},
     {"train", 0, OPTION_TEXT, "METHOD", "train", "also train, beside serving: lora or full"},
     {"grad-checkpointing", 0, OPTION_FLAG, NULL, NULL, "compute layers again in backward"},

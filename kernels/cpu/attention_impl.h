@@ -38,8 +38,14 @@ static struct attention_room attention_layout(int32_t e, int32_t n_heads, float 
 
 /* --- tiles ------------------------------------------------------------------------------------ */
 
-/* 16 whole lanes. */
+/* 16 whole lanes. Heads are whole blocks of Q8_0, so `at` is at a block's begin or middle. */
 INLINE vf widen_all(enum dtype type, const void *cache, int64_t at) {
+    if (type == DTYPE_Q8_0) {
+        const uint8_t *block = (const uint8_t *)cache + at / 32 * 34;
+        uint16_t scale;
+        memcpy(&scale, block, sizeof scale);
+        return v_mul(v_from_i(i_bytes(block + 2 + at % 32)), v_set1(one_f16(scale)));
+    }
     return type == DTYPE_F32   ? v_load((const float *)cache + at)
            : type == DTYPE_F16 ? v_f16((const uint16_t *)cache + at)
                                : v_bf16((const uint16_t *)cache + at);
@@ -105,6 +111,8 @@ static void load_tile(const struct attention_job *job, const struct attention_un
         load_type(DTYPE_F16, a, job, tile);
     else if (kv->type == DTYPE_BF16)
         load_type(DTYPE_BF16, a, job, tile);
+    else if (kv->type == DTYPE_Q8_0)
+        load_type(DTYPE_Q8_0, a, job, tile);
     else
         load_type(DTYPE_F32, a, job, tile);
 }

@@ -165,7 +165,7 @@ static void rope_kv_row(const struct rope_kv_call *call, int64_t t) {
     const struct kv_view *kv = call->kv;
     int32_t e = kv->head_dim, K = kv->n_heads, pos = call->pos[t];
     const float *cos_sin = call->cos_sin + t * e;
-    size_t element = dtype_row_bytes(kv->type, 1);
+    size_t vector = dtype_row_bytes(kv->type, e);
     int32_t block = call->blocks[(int64_t)call->seq[t] * call->max_blocks + pos / kv->block_size];
     for (int32_t h = 0; h < call->H; h++) {
         float *q = call->q + (t * call->H + h) * e;
@@ -174,10 +174,10 @@ static void rope_kv_row(const struct rope_kv_call *call, int64_t t) {
     for (int32_t h = 0; h < K; h++) {
         float *k = call->k + (t * K + h) * e;
         const float *v = call->v + (t * K + h) * e;
-        int64_t at = (((int64_t)block * K + h) * kv->block_size + pos % kv->block_size) * e;
+        int64_t at = ((int64_t)block * K + h) * kv->block_size + pos % kv->block_size;
         call->level->rotate(k, k, cos_sin, e);
-        call->level->narrow(kv->type, call->k_cache + (size_t)at * element, k, e);
-        call->level->narrow(kv->type, call->v_cache + (size_t)at * element, v, e);
+        call->level->narrow(kv->type, call->k_cache + (size_t)at * vector, k, e);
+        call->level->narrow(kv->type, call->v_cache + (size_t)at * vector, v, e);
     }
 }
 

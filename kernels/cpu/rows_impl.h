@@ -83,9 +83,24 @@ static void rotate(float *out, const float *x, const float *cos_sin, int32_t e) 
     }
 }
 
+/* 32 floats to a block of Q8_0. One that is not finite makes all that is read of the block NaN. */
+INLINE void narrow_q8_0(uint8_t *out, const float *x) {
+    enum { F16_NAN = 0x7E00 };
+    vf a = v_load(x), b = v_load(x + LANES), zero = v_zero();
+    bool finite = v_sum(v_add(v_mul(a, zero), v_mul(b, zero))) == 0;
+    float largest = v_highest(v_max(v_max(a, v_sub(zero, a)), v_max(b, v_sub(zero, b))));
+    uint16_t scale = finite ? f32_to_f16(largest / 127) : F16_NAN;
+    float inverse = finite && scale ? 127 / largest : 0;
+    memcpy(out, &scale, sizeof scale);
+    for (int i = 0; i < 2 * LANES; i++)
+        out[2 + i] = inverse > 0 ? (uint8_t)(int8_t)__builtin_rintf(x[i] * inverse) : 0;
+}
+
 static void narrow(enum dtype type, void *out, const float *x, int32_t n) {
     uint16_t *halves = out;
-    if (type == DTYPE_F32) {
+    if (type == DTYPE_Q8_0) {
+        for (int32_t i = 0; i < n; i += 32) narrow_q8_0((uint8_t *)out + i / 32 * 34, x + i);
+    } else if (type == DTYPE_F32) {
         memcpy(out, x, (size_t)n * sizeof *x);
     } else if (type == DTYPE_BF16) {
         for (int32_t i = 0; i < n; i++) halves[i] = f32_to_bf16(x[i]);

@@ -71,6 +71,11 @@ INLINE vf v_from_i(vi x) { return (vf){_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_
 INLINE vi i_round(vf x) { return (vi){_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b)}; }
 INLINE vf v_cast(vi x) { return (vf){_mm256_castsi256_ps(x.a), _mm256_castsi256_ps(x.b)}; }
 
+INLINE vi i_bytes(const void *p) {
+    __m128i bytes = _mm_loadu_si128(p);
+    return (vi){_mm256_cvtepi8_epi32(bytes), _mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8))};
+}
+INLINE float one_f16(uint16_t half) { return _cvtsh_ss(half); }
 INLINE vf v_f16(const void *p) {
     const __m128i *q = p;
     return (vf){_mm256_cvtph_ps(_mm_loadu_si128(q)), _mm256_cvtph_ps(_mm_loadu_si128(q + 1))};

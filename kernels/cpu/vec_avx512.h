@@ -48,6 +48,8 @@ INLINE vf v_from_i(vi a) { return _mm512_cvtepi32_ps(a); }
 INLINE vi i_round(vf a) { return _mm512_cvtps_epi32(a); }
 INLINE vf v_cast(vi a) { return _mm512_castsi512_ps(a); }
 
+INLINE vi i_bytes(const void *p) { return _mm512_cvtepi8_epi32(_mm_loadu_si128(p)); }
+INLINE float one_f16(uint16_t half) { return _cvtsh_ss(half); }
 INLINE vf v_f16(const void *p) { return _mm512_cvtph_ps(_mm256_loadu_si256(p)); }
 INLINE void v_store_f16(void *p, vf a) {
     _mm256_storeu_si256(p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));

@@ -71,6 +71,15 @@ INLINE vi i_round(vf x) {
     return __builtin_convertvector((x + shift) - shift, vi);
 }
 
+/* 16 signed bytes. */
+INLINE vi i_bytes(const void *p) {
+    int8_t byte[16];
+    vi x;
+    memcpy(byte, p, 16);
+    for (int i = 0; i < 16; i++) x[i] = byte[i];
+    return x;
+}
+INLINE float one_f16(uint16_t half) { return f16_to_f32(half); }
 INLINE vf v_f16(const void *p) {
     uint16_t half[16];
     float x[16];
