@@ -54,7 +54,7 @@ def idle(client):
 @pytest.mark.parametrize("flags", [
     ["--slots", 32],
     ["--slots", 6, "--step-tokens", 16],
-    ["--slots", 16, "--kv-memory", "100K", "--debug-alias", "true"],
+    ["--slots", 16, "--kv-memory", "100K", "--debug-alias"],
     ["--slots", 1],
 ])
 def test_the_same_among_32_others_whatever_the_cache_holds(start, alone, flags):
