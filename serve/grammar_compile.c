@@ -366,6 +366,59 @@ static int32_t emit_rule(struct compiler *c, int32_t rule, int32_t next) {
     return put(c, OP_CALL, 0, 0, rule, next);
 }
 
+/* --- alternatives that are literals: as a tree, so that a long list is few places at a time --------- */
+
+struct word {
+    const uint8_t *bytes;
+    int32_t size;
+};
+
+static int by_bytes(const void *a, const void *b) {
+    const struct word *x = a, *y = b;
+    size_t least = (size_t)(x->size < y->size ? x->size : y->size);
+    int order = memcmp(x->bytes, y->bytes, least);
+    return order ? order : x->size < y->size ? -1 : x->size > y->size;
+}
+
+/* What words [n], which are sorted and alike in their first `at` bytes, go on with. */
+static int32_t emit_words(struct compiler *c, const struct word *words, int32_t n, int32_t at,
+                          int32_t next) {
+    int32_t same = at, forms = -1, first = 0;
+    const struct word *last = &words[n - 1];
+    while (same < words->size && words->bytes[same] == last->bytes[same]) same++;
+    while (first < n && words[first].size == same) first++;
+    if (first) forms = next;
+    for (int32_t i = first, j; i < n && !is_stuck(c); i = j) {
+        for (j = i + 1; j < n && words[j].bytes[same] == words[i].bytes[same]; j++)
+            ;
+        int32_t rest = emit_words(c, words + i, j - i, same + 1, next);
+        uint8_t byte = words[i].bytes[same];
+        forms = or_else(c, forms, put(c, OP_BYTE, byte, byte, rest, 0));
+    }
+    while (same-- > at) forms = put(c, OP_BYTE, words->bytes[same], words->bytes[same], forms, 0);
+    return forms;
+}
+
+static bool are_words(const struct grammar_source *s, const struct expr *x) {
+    for (int32_t i = 0; i < x->n; i++)
+        if (child_of(s, x, i)->kind != EXPR_LITERAL) return false;
+    return true;
+}
+
+static int32_t emit_literals(struct compiler *c, const struct expr *x, int32_t next) {
+    struct word *words = malloc((size_t)x->n * sizeof *words);
+    if (!words) c->no_memory = true;
+    if (!words) return 0;
+    for (int32_t i = 0; i < x->n; i++) {
+        const struct expr *child = child_of(c->s, x, i);
+        words[i] = (struct word){(const uint8_t *)c->s->bytes + child->first, child->n};
+    }
+    qsort(words, (size_t)x->n, sizeof *words, by_bytes);
+    int32_t at = emit_words(c, words, x->n, 0, next);
+    free(words);
+    return at;
+}
+
 static int32_t emit(struct compiler *c, int32_t expr, int32_t next) {
     const struct grammar_source *s = c->s;
     struct expr x = s->exprs[expr];
@@ -387,6 +440,7 @@ static int32_t emit(struct compiler *c, int32_t expr, int32_t next) {
         for (int32_t i = x.n; i-- > 0;) at = emit(c, s->children[x.first + i], at);
         break;
     case EXPR_ALT:
+        if (are_words(s, &x)) return emit_literals(c, &x, next);
         for (int32_t i = 0; i < x.n; i++) at = or_else(c, at, emit(c, s->children[x.first + i], next));
         break;
     case EXPR_REPEAT: return emit_repeat(c, expr, next);

@@ -2,6 +2,7 @@
  * repetitions. */
 #include "serve/grammar_source.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 struct reader {
@@ -9,6 +10,7 @@ struct reader {
     const char *text;
     size_t size, at;
     int depth;
+    json_t *names; /* object: name to number of a rule */
     struct error *e;
 };
 
@@ -174,11 +176,13 @@ static bool at_rule(const struct reader *r) {
 
 /* The number of a rule by its name; a new one when it is met for the first time. */
 static int32_t rule_named(struct reader *r, size_t at, size_t n) {
-    for (size_t i = 0; i < r->s.n_rules; i++)
-        if (strlen(r->s.rules[i].name) == n && memcmp(r->s.rules[i].name, r->text + at, n) == 0)
-            return (int32_t)i;
-    int32_t rule = source_rule_new(&r->s, r->text + at, n);
-    if (rule < 0) return rule;
+    char *name = strndup(r->text + at, n);
+    const json_t *known = name ? json_object_get(r->names, name) : NULL;
+    int32_t rule = known ? (int32_t)json_integer_value(known) : source_rule_new(&r->s, r->text + at, n);
+    if (!name || (!known && rule >= 0 && json_object_set_new(r->names, name, json_integer(rule)) != 0))
+        r->s.full = r->s.no_memory = true;
+    free(name);
+    if (known || rule < 0) return rule;
     struct error place = {0}, *kept = r->e;
     r->e = &place;
     refuse(r, at, "");
@@ -345,7 +349,9 @@ int grammar_from_gbnf(struct grammar **out, const char *text, size_t size, struc
         return error_set(e, ERR_PARAMS, "the grammar has %zu bytes: at most %d are taken", size,
                          GRAMMAR_MAX_TEXT);
     source_init(&r.s);
+    r.names = json_object();
     int err = read_grammar(&r, out);
+    json_decref(r.names);
     source_free(&r.s);
     return err;
 }

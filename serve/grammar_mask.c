@@ -271,6 +271,11 @@ static uint32_t near_end(uint32_t count, uint32_t far) {
     return count > far ? far : count;
 }
 
+static int by_number(const void *a, const void *b) {
+    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    return x < y ? -1 : x > y;
+}
+
 /* frames [n] have one parent: the state of the same places, from FRAME_HOLE. */
 static int32_t group_state(const struct grammar_run *run, const int32_t *frames, int32_t n) {
     struct grammar *g = run->g;
@@ -281,12 +286,12 @@ static int32_t group_state(const struct grammar_run *run, const int32_t *frames,
         f.parent = FRAME_HOLE;
         f.min = near_end(f.min, far);
         f.max = near_end(f.max, far);
-        moved[kept] = frame_of(g, f);
-        if (moved[kept] < 0) return STATE_DEAD;
-        bool twice = false;
-        for (int32_t k = 0; k < kept && !twice; k++) twice = moved[k] == moved[kept];
-        kept += !twice;
+        moved[i] = frame_of(g, f);
+        if (moved[i] < 0) return STATE_DEAD;
     }
+    qsort(moved, (size_t)n, sizeof *moved, by_number);
+    for (int32_t i = 0; i < n; i++)
+        if (kept == 0 || moved[i] != moved[kept - 1]) moved[kept++] = moved[i];
     return state_of(g, moved, kept, false, false);
 }
 
@@ -423,6 +428,7 @@ int grammar_run_mask(struct grammar_run *run, const token_id *tokens, size_t n,
     for (size_t k = 0; k < run->words && !*may_end; k++)
         if ((*mask)[k]) return 0;
     if (*may_end) return 0;
+    if (g->crowded) return say_trouble(g, e);
     return error_set(e, ERR_PARAMS,
                      "no token of this model's vocabulary continues the text as the grammar asks "
                      "(after %zu tokens)",

@@ -228,6 +228,7 @@ static int32_t end_closure(struct grammar *g, struct closure *c) {
     while (c->n_todo && !c->too_many && !g->trouble) follow(g, c, c->todo[--c->n_todo]);
     g->work += (size_t)c->n_seen;
     if (g->work > GRAMMAR_WORK || g->memory > 2 * (size_t)GRAMMAR_MEMORY) g->trouble = ERR_PARAMS;
+    g->crowded = g->crowded || c->too_many;
     if (c->too_many || g->trouble) return STATE_DEAD;
     return state_of(g, c->waiting, c->n_waiting, c->ends, c->escapes);
 }
@@ -299,6 +300,7 @@ static void forget(struct grammar *g) {
     g->frame_slots = g->state_slots = g->memory = 0;
     g->first = -1;
     g->trouble = ERR_NONE;
+    g->crowded = false;
 }
 
 bool grammar_trim(struct grammar *g) {

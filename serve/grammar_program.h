@@ -72,13 +72,14 @@ struct grammar {
     size_t n_parts, room_parts;
     /* ERR_NONE; ERR_MEMORY; ERR_PARAMS: too many ways to read a text. Stays until grammar_trim. */
     enum error_kind trouble;
+    bool crowded; /* some text could be read in more than STATE_MAX_FRAMES ways */
     size_t work; /* places looked at since the last grammar_trim call */
     struct closure *closure;
 };
 
 /* MEMORY: what is kept from one walk to the next; a walk may take as much again. WORK: places that one
  * walk may look at, a fraction of a second. */
-enum { GRAMMAR_MEMORY = 32 << 20, GRAMMAR_WORK = 4 << 20, STATE_MAX_FRAMES = 1024 };
+enum { GRAMMAR_MEMORY = 32 << 20, GRAMMAR_WORK = 4 << 20, STATE_MAX_FRAMES = 4096 };
 
 /* STATE_DEAD has no frames. These return numbers of states; STATE_DEAD with trouble set when memory
  * or work ran out. A text that can be read in more than STATE_MAX_FRAMES ways is dead: nothing that the

@@ -22,7 +22,8 @@ struct schema_reader {
     struct schema_task *tasks;
     size_t n_tasks, room_tasks, done;
     json_t *made; /* array: schemas that were merged from others */
-    int depth, n_merged; /* schemas merged within schemas, and in all */
+    int depth;         /* of schemas merged within schemas */
+    size_t merge_work; /* what merging them has looked at */
     int compiling;       /* within each other */
     /* The grammar of JSON itself. -1: not made yet. */
     int32_t any_value, any_object, any_array, any_string, space, json_char;

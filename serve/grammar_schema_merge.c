@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_DEPTH = 32, MAX_MERGED = 4096 }; /* within each other; in all */
+/* Schemas within each other; and in all the members and values that are looked at. */
+enum { MAX_DEPTH = 32, MAX_WORK = 1 << 20 };
 
 static int out_of_memory(struct schema_reader *r) {
     return error_set(r->e, ERR_MEMORY, "no memory for the schema");
@@ -72,6 +73,17 @@ static bool is_among(const char *keyword, const char *const *list) {
     return false;
 }
 
+static int too_much(struct schema_reader *r) {
+    return schema_error(r, "too many schemas are merged here (allOf, anyOf, $ref), or they are "
+                           "merged without end");
+}
+
+/* Counts n more things that are looked at; false when that is too much for one request. */
+static bool may_work(struct schema_reader *r, size_t n) {
+    r->merge_work += n < MAX_WORK ? n + 1 : MAX_WORK;
+    return r->merge_work < MAX_WORK;
+}
+
 /* Values that are in both; a type that is a word is a list of one. "number" takes integers too. */
 static json_t *intersect(const json_t *a, const json_t *b, bool types) {
     json_t *both = json_array();
@@ -88,10 +100,19 @@ static json_t *intersect(const json_t *a, const json_t *b, bool types) {
     return both;
 }
 
+/* The names of both, each once. */
 static json_t *union_of(const json_t *a, const json_t *b) {
-    json_t *all = json_array();
-    json_array_extend(all, (json_t *)a);
-    json_array_extend(all, (json_t *)b);
+    json_t *all = json_array(), *seen = json_object();
+    const json_t *lists[] = {a, b}, *name;
+    size_t i;
+    for (int k = 0; k < 2; k++)
+        json_array_foreach((json_t *)lists[k], i, name) {
+            const char *text = json_string_value(name);
+            if (text && json_object_get(seen, text)) continue;
+            if (text) json_object_set_new(seen, text, json_true());
+            json_array_append(all, (json_t *)name);
+        }
+    json_decref(seen);
     return all;
 }
 
@@ -106,6 +127,7 @@ static int merge_properties(struct schema_reader *r, json_t *to, const json_t *f
     const char *name;
     json_t *value;
     int err = all ? 0 : out_of_memory(r);
+    if (!err && !may_work(r, json_object_size(ours) + json_object_size(theirs))) err = too_much(r);
     json_object_foreach((json_t *)ours, name, value) {
         const json_t *other = json_object_get(theirs, name);
         const json_t *both = value;
@@ -125,6 +147,10 @@ static json_t *stricter(const char *keyword, json_t *a, json_t *b) {
     return (json_number_value(a) < json_number_value(b)) == least ? b : a;
 }
 
+static size_t size_of(const json_t *value) {
+    return json_array_size(value) + json_object_size(value);
+}
+
 /* A keyword that both have. */
 static int merge_keyword(struct schema_reader *r, json_t *to, const char *keyword, json_t *ours,
                          json_t *theirs) {
@@ -136,6 +162,8 @@ static int merge_keyword(struct schema_reader *r, json_t *to, const char *keywor
                                         "readOnly", "writeOnly",   "deprecated", "$schema",  "$id",
                                         "$defs",    "definitions", NULL};
     const json_t *both;
+    size_t n = size_of(ours), m = size_of(theirs);
+    if (!may_work(r, strcmp(keyword, "enum") == 0 ? n * m : n + m)) return too_much(r);
     if (json_equal(ours, theirs) || is_among(keyword, notes)) return 0;
     if (strcmp(keyword, "type") == 0 || strcmp(keyword, "enum") == 0)
         return json_object_set_new(to, keyword, intersect(ours, theirs, *keyword == 't'))
@@ -175,9 +203,7 @@ static int merge_into(struct schema_reader *r, json_t *to, const json_t *from) {
     size_t i;
     if (json_is_true(from)) return 0;
     if (!json_is_object(from)) return schema_error(r, "false cannot be merged with other schemas");
-    if (++r->depth > MAX_DEPTH || ++r->n_merged > MAX_MERGED)
-        return schema_error(r, "too many schemas are merged here (allOf, anyOf, $ref), or they are "
-                               "merged without end");
+    if (++r->depth > MAX_DEPTH) return too_much(r);
     json_t *own = json_copy((json_t *)from);
     if (!own) return out_of_memory(r);
     json_object_del(own, "$ref");

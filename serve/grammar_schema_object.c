@@ -88,20 +88,12 @@ struct object {
     uint32_t extra_min, extra_max;
 };
 
-static bool is_required(const json_t *required, const char *name) {
-    size_t i;
-    const json_t *one;
-    json_array_foreach((json_t *)required, i, one) {
-        if (json_is_string(one) && strcmp(json_string_value(one), name) == 0) return true;
-    }
-    return false;
-}
-
+/* needed: an object that has the names that are required. */
 static int read_member(struct schema_reader *r, const char *name, const json_t *schema,
-                       const json_t *required, struct object *o) {
+                       const json_t *needed, struct object *o) {
     int32_t value;
     struct member *m = &o->members[o->n];
-    m->required = is_required(required, name);
+    m->required = json_object_get(needed, name) != NULL;
     if (json_is_false(schema) && !m->required) return 0;
     size_t before = pointer_push(r, name);
     int err = schema_compile(r, schema, &value);
@@ -112,7 +104,7 @@ static int read_member(struct schema_reader *r, const char *name, const json_t *
     return 0;
 }
 
-static int read_members(struct schema_reader *r, const json_t *properties, const json_t *required,
+static int read_members(struct schema_reader *r, const json_t *properties, const json_t *needed,
                         struct object *o) {
     const char *name;
     json_t *schema;
@@ -120,19 +112,21 @@ static int read_members(struct schema_reader *r, const json_t *properties, const
     size_t before = pointer_push(r, "properties");
     if (properties && !json_is_object(properties)) err = schema_error(r, "must be an object");
     json_object_foreach((json_t *)properties, name, schema) {
-        if (!err) err = read_member(r, name, schema, required, o);
+        if (!err) err = read_member(r, name, schema, needed, o);
     }
     pointer_pop(r, before);
     return err;
 }
 
-static int check_required(struct schema_reader *r, const json_t *properties,
-                          const json_t *required) {
+static int read_required(struct schema_reader *r, const json_t *properties, const json_t *required,
+                         json_t *needed) {
     size_t i, before = pointer_push(r, "required");
     const json_t *name;
     int err = required && !json_is_array(required) ? schema_error(r, "must be an array") : 0;
     json_array_foreach((json_t *)required, i, name) {
         if (!err && !json_is_string(name)) err = schema_error(r, "must be an array of names");
+        if (!err && json_object_set_new(needed, json_string_value(name), json_true()) != 0)
+            err = error_set(r->e, ERR_MEMORY, "no memory for the schema");
         if (err || json_object_get(properties, json_string_value(name))) continue;
         err = schema_error(r, "\"%.80s\" is not among the properties", json_string_value(name));
     }
@@ -240,13 +234,15 @@ int schema_object(struct schema_reader *r, const json_t *schema, int32_t *out) {
     const json_t *properties = json_object_get(schema, "properties");
     const json_t *required = json_object_get(schema, "required");
     struct object o = {.members = calloc(json_object_size(properties) + 1, sizeof *o.members)};
-    if (!o.members) return error_set(r->e, ERR_MEMORY, "no memory for the schema");
-    int err = read_members(r, properties, required, &o);
-    if (!err) err = check_required(r, properties, required);
+    json_t *needed = json_object();
+    int err = o.members && needed ? 0 : error_set(r->e, ERR_MEMORY, "no memory for the schema");
+    if (!err) err = read_required(r, properties, required, needed);
+    if (!err) err = read_members(r, properties, needed, &o);
     if (!err) err = read_extra(r, schema, properties, &o);
     if (!err) err = read_counts(r, schema, &o);
     if (!err) err = put_object(r, &o, out);
     free(o.members);
+    json_decref(needed);
     return err;
 }
 

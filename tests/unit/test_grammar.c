@@ -80,6 +80,21 @@ static void long_repetitions_count_as_short_ones_do(void **state) {
     grammar_release(g);
 }
 
+static void lists_of_words_are_long_and_share_beginnings(void **state) {
+    (void)state;
+    CHECK("root ::= \"a\" | \"ab\" | \"abc\" | \"abd\" | \"b\" | \"ab\"", "a", "ab", "abc", "abd", "b", "|", "", "abe",
+          "c", "bc");
+    static char text[60000];
+    size_t size = (size_t)sprintf(text, "root ::= \"w0\"");
+    for (int i = 1; i < 5000; i++) size += (size_t)sprintf(text + size, "|\"w%d\"", i * 7);
+    struct grammar *g = grammar_of(text);
+    assert_true(grammar_accepts(g, "w34986", 6));
+    assert_false(grammar_accepts(g, "w34987", 6));
+    assert_true(grammar_begins(g, "w3499", 5));
+    assert_false(grammar_begins(g, "w35001", 6));
+    grammar_release(g);
+}
+
 static void rules_may_contain_themselves(void **state) {
     (void)state;
     CHECK("root ::= \"(\" root* \")\"", "()", "(()())", "((((()))))", "|", "(", "())", "");
@@ -147,6 +162,7 @@ int main(void) {
         cmocka_unit_test(literals_classes_and_escapes_are_bytes),
         cmocka_unit_test(repetitions_count),
         cmocka_unit_test(long_repetitions_count_as_short_ones_do),
+        cmocka_unit_test(lists_of_words_are_long_and_share_beginnings),
         cmocka_unit_test(rules_may_contain_themselves),
         cmocka_unit_test(notation_is_read_as_others_write_it),
         cmocka_unit_test(a_text_in_many_readings_stays_bounded),
