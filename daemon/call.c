@@ -119,6 +119,45 @@ void call_in_thread(struct call *call, void (*in_thread)(struct call *),
     uv_queue_work(&call->server->loop, &call->thread_work, on_thread_work, on_thread_done);
 }
 
+struct writing {
+    call_write_fn *write;
+    struct json_out out;
+    int rc;
+    struct error error;
+};
+
+static void write_in_thread(struct call *call) {
+    struct writing *w = call->state;
+    call_begin_result(call, &w->out);
+    w->rc = w->write(call, &w->out, &w->error);
+}
+
+static void end_writing(struct call *call) {
+    struct writing *w = call->state;
+    call->state = NULL;
+    if (w->rc == 0) call_end_result(call, &w->out);
+    else {
+        json_out_free(&w->out);
+        call_fail(call, &w->error);
+    }
+    free(w);
+}
+
+void call_write(struct call *call, call_write_fn *write) {
+    struct error e;
+    struct writing *w = calloc(1, sizeof *w);
+    if (call->cancelled || !w) {
+        if (call->cancelled) error_set(&e, ERR_CANCELLED, "the request was cancelled");
+        else error_set(&e, ERR_MEMORY, "no memory for the request");
+        free(w);
+        call_fail(call, &e);
+        return;
+    }
+    w->write = write;
+    call->state = w;
+    call_in_thread(call, write_in_thread, end_writing);
+}
+
 /* --- cancel, hold, park --- */
 
 static void park(struct call *call) {

@@ -79,6 +79,10 @@ void call_drop_params(struct call *call);
 /* Runs in_thread on the worker pool, then afterwards on the loop's thread. */
 void call_in_thread(struct call *call, void (*in_thread)(struct call *),
                     void (*afterwards)(struct call *));
+/* Lets write make the result on the worker pool (it may be long), and ends the call with that, or with the
+ * error that it returned. call->state is taken. A call that was cancelled ends at once. */
+typedef int call_write_fn(struct call *call, struct json_out *out, struct error *e);
+void call_write(struct call *call, call_write_fn *write);
 void call_cancel(struct call *call);
 
 /* The connection has closed: its requests go on without it, as short as they can. */

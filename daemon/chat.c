@@ -91,18 +91,11 @@ void handle_chat(struct call *call) {
 
 /* --- template ------------------------------------------------------------------------------- */
 
-struct template_work {
-    struct json_out out;
-    struct error error; /* kind ERR_NONE: out has the result */
-};
-
-static void render_in_thread(struct call *call) {
-    struct template_work *work = call->state;
+static int write_template(struct call *call, struct json_out *out, struct error *e) {
     struct jinja_output text = {0};
     struct token_ids ids = {0};
-    if (render(call, &text, &ids, &work->error) == 0) {
-        struct json_out *out = &work->out;
-        call_begin_result(call, out);
+    int rc = render(call, &text, &ids, e);
+    if (rc == 0) {
         json_out_open(out, '{');
         json_out_key(out, "text");
         json_out_text(out, text.text.data ? text.text.data : "", text.text.size);
@@ -114,25 +107,9 @@ static void render_in_thread(struct call *call) {
     }
     token_ids_free(&ids);
     jinja_output_free(&text);
-}
-
-static void answer(struct call *call) {
-    struct template_work *work = call->state;
-    if (work->error.kind != ERR_NONE) call_fail(call, &work->error);
-    else call_end_result(call, &work->out);
-    free(work);
+    return rc;
 }
 
 void handle_template(struct call *call) {
-    struct error e;
-    struct template_work *work = calloc(1, sizeof *work);
-    if (call->cancelled || !work) {
-        if (call->cancelled) error_set(&e, ERR_CANCELLED, "the request was cancelled");
-        else error_set(&e, ERR_MEMORY, "no memory for the request");
-        free(work);
-        call_fail(call, &e);
-        return;
-    }
-    call->state = work;
-    call_in_thread(call, render_in_thread, answer);
+    call_write(call, write_template);
 }

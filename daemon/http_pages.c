@@ -79,24 +79,18 @@ void handle_http_metrics(struct call *call) {
 
 /* --- /tokenize, /detokenize --- */
 
-struct text_work {
-    struct json_out out;
-    struct error error; /* kind ERR_NONE: out has the result */
-    int32_t ctx;
-};
-
-static void tokenize(struct call *call) {
-    struct text_work *work = call->state;
+static int tokenize(struct call *call, struct json_out *out, struct error *e) {
     const json_t *text = json_object_get(call->params, "prompt");
     bool special = !json_is_false(json_object_get(call->params, "add_special_tokens"));
     struct token_ids ids = {0};
-    struct json_out *out = &work->out;
-    if (tokenizer_encode(call->server->tokenizer, json_string_value(text), json_string_length(text),
-                         special, &ids, &work->error) == 0) {
-        call_begin_result(call, out);
+    struct engine_stats stats;
+    int rc = tokenizer_encode(call->server->tokenizer, json_string_value(text),
+                              json_string_length(text), special, &ids, e);
+    if (rc == 0) {
+        engine_stats(call->server->engine, &stats);
         json_out_open(out, '{');
         json_out_member_int(out, "count", (int64_t)ids.n);
-        json_out_member_int(out, "max_model_len", work->ctx);
+        json_out_member_int(out, "max_model_len", stats.ctx);
         json_out_key(out, "tokens");
         json_out_open(out, '[');
         for (size_t i = 0; i < ids.n; i++) json_out_int(out, ids.ids[i]);
@@ -104,55 +98,16 @@ static void tokenize(struct call *call) {
         json_out_close(out, '}');
     }
     token_ids_free(&ids);
+    return rc;
 }
 
-static void detokenize(struct call *call) {
-    struct text_work *work = call->state;
-    const struct tokenizer *tokenizer = call->server->tokenizer;
-    struct token_ids ids = {0};
-    char *text = NULL;
-    size_t size;
-    int rc = prompt_append(&ids, tokenizer, tokenizer_size(tokenizer), "tokens",
-                           json_object_get(call->params, "tokens"), false, &work->error);
-    if (rc == 0)
-        rc = tokenizer_decode(tokenizer, ids.ids, ids.n, false, &text, &size, &work->error);
-    if (rc == 0) {
-        call_begin_result(call, &work->out);
-        json_out_open(&work->out, '{');
-        json_out_key(&work->out, "prompt");
-        json_out_text(&work->out, text, size);
-        json_out_close(&work->out, '}');
-    }
-    free(text);
-    token_ids_free(&ids);
+static int detokenize(struct call *call, struct json_out *out, struct error *e) {
+    return prompt_put_text(out, "prompt", call->server->tokenizer,
+                           json_object_get(call->params, "tokens"), false, e);
 }
 
-static void answer(struct call *call) {
-    struct text_work *work = call->state;
-    if (work->error.kind != ERR_NONE) call_fail(call, &work->error);
-    else call_end_result(call, &work->out);
-    free(work);
-}
-
-static void run(struct call *call, void (*in_thread)(struct call *)) {
-    struct error e;
-    struct engine_stats stats = {0};
-    struct text_work *work = calloc(1, sizeof *work);
-    if (call->cancelled || !work) {
-        if (call->cancelled) error_set(&e, ERR_CANCELLED, "the request was cancelled");
-        else error_set(&e, ERR_MEMORY, "no memory for the request");
-        free(work);
-        call_fail(call, &e);
-        return;
-    }
-    engine_stats(call->server->engine, &stats);
-    work->ctx = stats.ctx;
-    call->state = work;
-    call_in_thread(call, in_thread, answer);
-}
-
-void handle_http_tokenize(struct call *call) { run(call, tokenize); }
-void handle_http_detokenize(struct call *call) { run(call, detokenize); }
+void handle_http_tokenize(struct call *call) { call_write(call, tokenize); }
+void handle_http_detokenize(struct call *call) { call_write(call, detokenize); }
 
 /* --- / --- */
 

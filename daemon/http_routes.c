@@ -8,7 +8,7 @@
 static const struct param no_params[] = {END};
 
 static const struct param completion_params[] = {
-    OPENAI_SAMPLING_PARAMS,
+    OPENAI_PARAMS,
     {"prompt", PARAM_ANY, true, 0, 0, NULL},
     {"logprobs", PARAM_INT, false, 0, SAMPLING_MAX_LOGPROBS, NULL},
     {"echo", PARAM_BOOL, false, 0, 0, NULL},
@@ -18,7 +18,7 @@ static const struct param completion_params[] = {
 };
 
 static const struct param chat_params[] = {
-    OPENAI_SAMPLING_PARAMS,
+    OPENAI_PARAMS,
     {"messages", PARAM_ANY, true, 0, 0, NULL},
     {"max_completion_tokens", PARAM_INT, false, -1, 1e9, NULL},
     {"logprobs", PARAM_BOOL, false, 0, 0, NULL},

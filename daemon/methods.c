@@ -1,6 +1,6 @@
 #include "daemon/methods.h"
 
-#include "serve/engine.h"
+#include "daemon/sampling_params.h"
 
 #include <string.h>
 
@@ -27,33 +27,12 @@ static const struct param job_log_params[] = {
     END,
 };
 
-/* What every method that generates takes. */
-#define SAMPLING_PARAMS                                                                            \
-    {"max_tokens", PARAM_INT, false, -1, 1e9, NULL},                                               \
-    {"temperature", PARAM_NUMBER, false, 0, 1000, NULL},                                           \
-    {"top_k", PARAM_INT, false, -1, 1e9, NULL},                                                    \
-    {"top_p", PARAM_NUMBER, false, 0, 1, NULL},                                                    \
-    {"min_p", PARAM_NUMBER, false, 0, 1, NULL},                                                    \
-    {"repetition_penalty", PARAM_NUMBER, false, 0.01, 100, NULL},                                  \
-    {"presence_penalty", PARAM_NUMBER, false, -100, 100, NULL},                                    \
-    {"frequency_penalty", PARAM_NUMBER, false, -100, 100, NULL},                                   \
-    {"penalty_last_n", PARAM_INT, false, -1, 1e9, NULL},                                           \
-    {"logit_bias", PARAM_OBJECT, false, 0, 0, NULL},                                               \
-    {"seed", PARAM_INT, false, -9223372036854775808.0, 9223372036854775807.0, NULL},               \
-    {"stop", PARAM_STRINGS, false, 0, 0, NULL},                                                    \
-    {"stop_token_ids", PARAM_IDS, false, 0, 0, NULL},                                              \
-    {"ignore_eos", PARAM_BOOL, false, 0, 0, NULL},                                                 \
-    {"logprobs", PARAM_INT, false, 0, SAMPLING_MAX_LOGPROBS, NULL},                                \
-    {"json_schema", PARAM_ANY, false, 0, 0, NULL},                                                 \
-    {"grammar", PARAM_STRING, false, 0, 0, NULL},                                                  \
-    {"speculative", PARAM_CHOICE, false, 0, 0, "off|ngram|auto"},                                  \
-    {"adapter", PARAM_STRING, false, 0, 0, NULL}
-
 static const struct param generate_params[] = {
     {"prompt", PARAM_PROMPT, true, 0, 0, NULL},
     {"stream", PARAM_BOOL, false, 0, 0, NULL},
     {"n", PARAM_INT, false, 1, 64, NULL},
     SAMPLING_PARAMS,
+    {"logprobs", PARAM_INT, false, 0, SAMPLING_MAX_LOGPROBS, NULL},
     {"echo", PARAM_BOOL, false, 0, 0, NULL},
     END,
 };
@@ -66,6 +45,7 @@ static const struct param chat_params[] = {
     {"stream", PARAM_BOOL, false, 0, 0, NULL},
     {"n", PARAM_INT, false, 1, 64, NULL},
     SAMPLING_PARAMS,
+    {"logprobs", PARAM_INT, false, 0, SAMPLING_MAX_LOGPROBS, NULL},
     END,
 };
 

@@ -5,6 +5,7 @@
 #include "daemon/adapters.h"
 #include "daemon/generation.h"
 #include "daemon/http.h"
+#include "daemon/sampling_params.h"
 
 enum { OPENAI_MAX_CHOICES = 128, OPENAI_COMPLETION_TOKENS = 16 /* where max_tokens is not given */ };
 
@@ -17,31 +18,15 @@ struct openai_about {
     char model[];    /* as the client named it */
 };
 
-/* The parameters of sampling that every generating path takes, for a schema. Those of OpenAI's that
- * change nothing here are taken and not looked at. */
-#define OPENAI_SAMPLING_PARAMS                                                                     \
+/* What every path that generates takes, for its schema. Those of OpenAI's that change nothing here are
+ * taken and not looked at. */
+#define OPENAI_PARAMS                                                                              \
+    SAMPLING_PARAMS,                                                                               \
     {"model", PARAM_STRING, false, 0, 0, NULL},                                                    \
     {"stream", PARAM_BOOL, false, 0, 0, NULL},                                                     \
     {"stream_options", PARAM_OBJECT, false, 0, 0, NULL},                                           \
     {"n", PARAM_INT, false, 1, 64, NULL},                                                          \
-    {"max_tokens", PARAM_INT, false, -1, 1e9, NULL},                                               \
-    {"temperature", PARAM_NUMBER, false, 0, 1000, NULL},                                           \
-    {"top_k", PARAM_INT, false, -1, 1e9, NULL},                                                    \
-    {"top_p", PARAM_NUMBER, false, 0, 1, NULL},                                                    \
-    {"min_p", PARAM_NUMBER, false, 0, 1, NULL},                                                    \
-    {"repetition_penalty", PARAM_NUMBER, false, 0.01, 100, NULL},                                  \
-    {"presence_penalty", PARAM_NUMBER, false, -100, 100, NULL},                                    \
-    {"frequency_penalty", PARAM_NUMBER, false, -100, 100, NULL},                                   \
-    {"penalty_last_n", PARAM_INT, false, -1, 1e9, NULL},                                           \
-    {"logit_bias", PARAM_OBJECT, false, 0, 0, NULL},                                               \
-    {"seed", PARAM_INT, false, -9223372036854775808.0, 9223372036854775807.0, NULL},               \
-    {"stop", PARAM_STRINGS, false, 0, 0, NULL},                                                    \
-    {"stop_token_ids", PARAM_IDS, false, 0, 0, NULL},                                              \
-    {"ignore_eos", PARAM_BOOL, false, 0, 0, NULL},                                                 \
-    {"adapter", PARAM_STRING, false, 0, 0, NULL},                                                  \
     {"response_format", PARAM_OBJECT, false, 0, 0, NULL},                                          \
-    {"json_schema", PARAM_ANY, false, 0, 0, NULL},                                                 \
-    {"grammar", PARAM_STRING, false, 0, 0, NULL},                                                  \
     {"user", PARAM_STRING, false, 0, 0, NULL},                                                     \
     {"store", PARAM_BOOL, false, 0, 0, NULL},                                                      \
     {"metadata", PARAM_OBJECT, false, 0, 0, NULL},                                                 \

@@ -76,3 +76,21 @@ int prompts_check(const json_t *value, const char *field, size_t most, struct er
     }
     return 0;
 }
+
+int prompt_put_text(struct json_out *out, const char *key, const struct tokenizer *tokenizer,
+                    const json_t *tokens, bool skip_special, struct error *e) {
+    struct token_ids ids = {0};
+    char *text = NULL;
+    size_t size = 0;
+    int rc = prompt_append(&ids, tokenizer, tokenizer_size(tokenizer), "tokens", tokens, false, e);
+    if (rc == 0) rc = tokenizer_decode(tokenizer, ids.ids, ids.n, skip_special, &text, &size, e);
+    if (rc == 0) {
+        json_out_open(out, '{');
+        json_out_key(out, key);
+        json_out_text(out, text, size);
+        json_out_close(out, '}');
+    }
+    free(text);
+    token_ids_free(&ids);
+    return rc;
+}

@@ -2,6 +2,7 @@
 #ifndef TPD_DAEMON_PROMPT_H
 #define TPD_DAEMON_PROMPT_H
 
+#include "daemon/json_out.h"
 #include "text/tokenizer.h"
 
 #include <jansson.h>
@@ -11,6 +12,9 @@
  * 0 … vocab-1 is ERR_PARAMS that names its place. field: the parameter's name. Any thread. */
 int prompt_append(struct token_ids *ids, const struct tokenizer *tokenizer, int32_t vocab,
                   const char *field, const json_t *value, bool add_special, struct error *e);
+/* {key: the text of tokens}, an array of ids as the schema has checked. Any thread. */
+int prompt_put_text(struct json_out *out, const char *key, const struct tokenizer *tokenizer,
+                    const json_t *tokens, bool skip_special, struct error *e);
 /* A prompt, or a list of prompts: */
 bool prompt_is_list(const json_t *value);
 size_t prompt_count(const json_t *value); /* 1 when it is no list */
