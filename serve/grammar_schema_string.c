@@ -15,6 +15,9 @@
 #define ZONE   "(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
 #define HEX    "[0-9a-fA-F]"
 #define LABEL  "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+#define H16    HEX "{1,4}"
+#define TWO    "[0-9]{1,2}"
+#define SPAN   "T(" TWO "H(" TWO "M(" TWO "S)?)?|" TWO "M(" TWO "S)?|" TWO "S)"
 #define BYTE   "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 
 /* Each gives texts that are valid for the format, though not all of them. */
@@ -28,6 +31,10 @@ static const struct {
     {"email", "^[A-Za-z0-9_%+-]{1,20}(\\.[A-Za-z0-9_%+-]{1,20}){0,2}@" LABEL "(\\." LABEL "){1,3}$"},
     {"hostname", "^" LABEL "(\\." LABEL "){0,3}$"},
     {"ipv4", "^" BYTE "\\." BYTE "\\." BYTE "\\." BYTE "$"},
+    {"ipv6", "^((" H16 ":){7}" H16 "|(" H16 ":){1,6}:" H16 "|(" H16 ":){1,5}(:" H16 "){2}|(" H16
+             ":){1,4}(:" H16 "){3}|(" H16 ":){1,3}(:" H16 "){4}|(" H16 ":){1,2}(:" H16 "){5}|" H16
+             ":(:" H16 "){6}|::(" H16 ":){0,5}" H16 "|(" H16 ":){1,7}:|::)$"},
+    {"duration", "^P([0-9]{1,4}D(" SPAN ")?|" SPAN "|[0-9]{1,3}W)$"},
     {"uri", "^(https?|ftp)://" LABEL "(\\." LABEL "){0,3}(:[1-9][0-9]{0,3})?(/[A-Za-z0-9._~%+@-]{0,60}){0,8}"
             "(\\?[A-Za-z0-9._~=&+-]{0,200})?(#[A-Za-z0-9._~=&+-]{0,100})?$"},
 };
@@ -47,7 +54,7 @@ static int read_format(struct schema_reader *r, const json_t *value, int32_t *ou
         return pattern_read(&r->s, formats[i].pattern, json_char(r), out, r->e);
     }
     return schema_error(r, "this format is not supported: there are date, time, date-time, uuid, "
-                           "email, hostname, ipv4 and uri");
+                           "email, hostname, ipv4, ipv6, duration and uri");
 }
 
 int schema_string(struct schema_reader *r, const json_t *schema, int32_t *out) {

@@ -23,6 +23,8 @@ PERSON = {
     "required": ["name", "age", "code", "born"],
     "additionalProperties": False,
 }
+FORMATS = {"type": "array", "minItems": 5, "maxItems": 5, "prefixItems": [
+    {"type": "string", "format": name} for name in ("ipv4", "ipv6", "date", "time", "uuid")], "items": False}
 TREE = {
     "$defs": {"node": {"type": "object", "properties": {
         "v": {"type": "integer", "minimum": -9, "maximum": 9},
@@ -47,7 +49,8 @@ def served(request, tmp_path_factory):
     assert daemon.stop() == 0
 
 
-@pytest.mark.parametrize("schema", [PERSON, TREE, MIXED], ids=["person", "tree", "mixed"])
+@pytest.mark.parametrize("schema", [PERSON, TREE, MIXED, FORMATS],
+                         ids=["person", "tree", "mixed", "formats"])
 def test_texts_validate_at_every_temperature(served, schema):
     whole = 0
     for seed, temperature in enumerate([0, 0.7, 1, 1.5, 3, 1000]):

@@ -1,5 +1,6 @@
 """A strict checker of its own for the JSON schemas of the tests: what it does not know it refuses."""
 import datetime
+import ipaddress
 import json
 import re
 import uuid
@@ -37,6 +38,10 @@ def is_format(text, name):
                                                "%Y-%m-%dT%H:%M:%S%z"))
     if name == "uuid":
         return str(uuid.UUID(text)) == text.lower()
+    if name in ("ipv4", "ipv6"):
+        return ipaddress.ip_address(text).version == int(name[-1])
+    if name == "time":
+        return bool(datetime.time.fromisoformat(re.sub(r"\.\d+", "", text.replace("Z", "+00:00"))))
     if name == "email":
         return bool(re.fullmatch(r"[^@\s]+@[^@\s.]+(\.[^@\s.]+)+", text))
     raise AssertionError(f"unknown format {name}")
