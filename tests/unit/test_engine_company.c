@@ -129,7 +129,7 @@ static struct job *submit(struct subject *s, const struct ask *a) {
     r->sampling.seed = a->seed;
     r->score = a->score;
     if (a->formed) {
-        static const char grammar[] = "root ::= ([a-z ]{1,9} [,;] | [0-9]{2,90} \"!\")+ \".\"";
+        static const char grammar[] = "root ::= ([a-z ]{1,9} [,;] | [0-9]{2,90} \"!\"){200,}";
         struct error e;
         if (grammar_from_gbnf(&r->sampling.grammar, grammar, sizeof grammar - 1, &e))
             fail_msg("%s", e.message);
