@@ -27,7 +27,8 @@ struct allocation {
 static std::atomic<allocation *> slots[SLOTS];
 static std::mutex table_lock;
 static int next_slot = 1;
-static bool peers[MAX_DEVICES][MAX_DEVICES];
+static bool peers[MAX_DEVICES][MAX_DEVICES], losing[MAX_DEVICES][MAX_DEVICES];
+static bool refused;
 static std::map<void *, uint64_t> pinned; /* host address -> device address */
 
 static allocation *find(uint64_t address, uint64_t *offset) {
@@ -117,6 +118,22 @@ bool peer_enabled(int from, int to) {
     return peers[from][to];
 }
 
+bool peer_possible() {
+    std::lock_guard<std::mutex> hold(table_lock);
+    return !refused;
+}
+
+void peers_refused(bool all) {
+    std::lock_guard<std::mutex> hold(table_lock);
+    refused = all;
+    if (all) std::memset(peers, 0, sizeof peers);
+}
+
+void peers_lose_writes(int from, int to, bool lost) {
+    std::lock_guard<std::mutex> hold(table_lock);
+    losing[from][to] = lost;
+}
+
 /* --- the checks of an access --------------------------------------------------------------------- */
 
 static allocation *check_place(uint64_t address, size_t size, uint64_t *offset, const char *what) {
@@ -178,6 +195,8 @@ void *check_write(uint64_t address, size_t size) {
                  (unsigned long long)offset, a->bytes, a->device);
         a->last_write[w].store(my_stamp(me), std::memory_order_relaxed);
     }
+    static thread_local char nowhere[64];
+    if (a->device >= 0 && me.device >= 0 && losing[me.device][a->device]) return nowhere;
     for (size_t i = 0; i < size; i++) a->written[offset + i].store(1, std::memory_order_relaxed);
     return a->data + offset;
 }

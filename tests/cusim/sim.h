@@ -150,6 +150,9 @@ int enqueue(stream *on, const char *name, std::function<void()> work);
 
 /* How many devices there are (default 8), and the seed of all orders; before anything else. */
 void setup(int n_devices, uint64_t seed);
+/* Peer access that no driver gives, and one that it claims but that loses what device from writes. */
+void peers_refused(bool refused);
+void peers_lose_writes(int from, int to, bool lost);
 /* Allocations that are still there, all devices. */
 size_t live_allocations();
 

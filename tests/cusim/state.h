@@ -68,6 +68,7 @@ bool memory_knows(uint64_t address);
 int memory_device(uint64_t address);
 void peer_enable(int from, int to, bool on);
 bool peer_enabled(int from, int to);
+bool peer_possible();
 /* Host bytes of pinned memory; nullptr for another address. */
 void *memory_pinned(uint64_t address);
 

@@ -396,12 +396,13 @@ const char *cudaGetErrorString(cudaError_t error) {
 }
 
 cudaError_t cudaDeviceCanAccessPeer(int *can, int from, int to) {
-    *can = good_device(from) && good_device(to) && from != to;
+    *can = good_device(from) && good_device(to) && from != to && peer_possible();
     return cudaSuccess;
 }
 
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned) {
     if (!good_device(peer) || peer == host_device) return cudaErrorInvalidDevice;
+    if (!peer_possible()) return cudaErrorPeerAccessUnsupported;
     if (peer_enabled(host_device, peer)) return cudaErrorPeerAccessAlreadyEnabled;
     peer_enable(host_device, peer, true);
     return cudaSuccess;

@@ -9,8 +9,13 @@ extern "C" {
 #include <cmocka.h>
 }
 
+extern "C" {
+#include "base/log.h"
+}
 #include "ipc/comm.h"
-#include "sim.h"
+#include "kernels/cuda/comm.h"
+#include "kernels/cuda/cuda.h"
+#include "planted_comm.h"
 
 #include <atomic>
 #include <cstdio>
@@ -292,6 +297,299 @@ static void every_algorithm_sums_every_size(void **) {
 
 static void ranks_may_share_a_device(void **) { same_bits(4, random_script(4, 20, seed() + 50), 2); }
 
+/* --- without peer access -------------------------------------------------------------------------- */
+
+static void without_peer_access_it_goes_through_host_memory(void **) {
+    cusim::peers_refused(true);
+    for (int n = 1; n <= 8; n += n < 4 ? 1 : 4) same_bits(n, random_script(n, 30, seed() + 70));
+    cusim::peers_refused(false);
+}
+
+static void peer_access_that_loses_data_is_not_used(void **) {
+    cusim::peers_lose_writes(2, 0, true);
+    same_bits(3, random_script(3, 20, seed() + 71));
+    cusim::peers_lose_writes(2, 0, false);
+}
+
+/* --- failures --------------------------------------------------------------------------------------- */
+
+/* What the wait of a rank says. */
+static std::string ending(end &me) {
+    struct error e = {};
+    int rc = me.ctx->ops->wait(me.ctx, &e);
+    if (rc == 0) return "";
+    CHECK(rc == -(int)ERR_DEVICE);
+    return e.message;
+}
+
+static bool says(const std::string &text, const char *words) {
+    return text.find(words) != std::string::npos;
+}
+
+/* Ones from everybody give n everywhere. */
+static void sums_are_right(end &me) {
+    for (int a = COMM_ONE_SHOT; a <= COMM_RING; a++) {
+        std::vector<float> x(700, 1);
+        me.ctx->ops->upload(me.ctx, me.x, x.data(), x.size() * 4);
+        comm_force(me.comm, (enum comm_algorithm)a);
+        comm_all_reduce(me.comm, me.x, 7, 100, DTYPE_F32);
+        me.ctx->ops->download(me.ctx, x.data(), me.x, x.size() * 4);
+        CHECK(ending(me) == "");
+        for (float v : x) CHECK(v == (float)me.n);
+    }
+}
+
+/* Ranks meet outside the communicator. */
+struct gate {
+    pthread_barrier_t barrier;
+    explicit gate(int n) { pthread_barrier_init(&barrier, NULL, (unsigned)n); }
+    ~gate() { pthread_barrier_destroy(&barrier); }
+    void pass() { pthread_barrier_wait(&barrier); }
+};
+
+/* All ranks do fn, which fails; then the world is reset and works. */
+static void fails_and_recovers(int n, int deadline_ms, const body &fn,
+                               const std::function<void(comm_world *)> &meanwhile = {}) {
+    gate all(n);
+    with_world(ON_CUDA, n, deadline_ms,
+               [&](end &me) {
+                   sums_are_right(me);
+                   all.pass();
+                   fn(me);
+                   all.pass();
+                   if (me.rank == 0) comm_world_reset(me.world);
+                   all.pass();
+                   sums_are_right(me);
+               },
+               8, meanwhile);
+}
+
+static void clear_x(end &me) {
+    std::vector<float> x(BUFFER / 4, 1);
+    me.ctx->ops->upload(me.ctx, me.x, x.data(), BUFFER);
+}
+
+static void a_dead_rank_fails_the_step_and_not_the_process(void **) {
+    fails_and_recovers(4, 300, [](end &me) {
+        clear_x(me);
+        if (me.rank != 3) comm_all_reduce(me.comm, me.x, 1, 1000, DTYPE_F32);
+        std::string said = ending(me);
+        CHECK(me.rank == 3 || says(said, "waited 300 ms for rank 3"));
+    });
+}
+
+static void sleep_in_stream(void *ms) { usleep((useconds_t)((intptr_t)ms * 1000)); }
+
+/* The kernels of rank 1 come too late: its stream is busy. Calls that are enqueued behind the one that fails
+ * end, too. */
+static void a_device_that_hangs_fails_the_step(void **) {
+    for (int a = COMM_ONE_SHOT; a <= COMM_RING; a++)
+        fails_and_recovers(3, 200, [=](end &me) {
+            clear_x(me);
+            comm_force(me.comm, (enum comm_algorithm)a);
+            if (me.rank == 1)
+                cudaLaunchHostFunc(cuda_of(me.ctx)->stream, sleep_in_stream, (void *)1000);
+            for (int i = 0; i < 3; i++) comm_all_reduce(me.comm, me.x, 1, 1000, DTYPE_F32);
+            CHECK(says(ending(me), "waited 200 ms for those of rank 1"));
+        });
+}
+
+static void an_abort_in_the_middle_frees_all_kernels(void **) {
+    for (int a = COMM_ONE_SHOT; a <= COMM_RING; a++) {
+        std::atomic<int> inside{0};
+        fails_and_recovers(
+            4, DEADLINE_MS,
+            [&](end &me) {
+                clear_x(me);
+                comm_force(me.comm, (enum comm_algorithm)a);
+                if (me.rank == 1)
+                    cudaLaunchHostFunc(cuda_of(me.ctx)->stream, sleep_in_stream, (void *)300);
+                comm_all_reduce(me.comm, me.x, 1, 1000, DTYPE_F32);
+                inside++;
+                CHECK(says(ending(me), "somebody called it off"));
+            },
+            [&](comm_world *world) {
+                struct error why;
+                error_set(&why, ERR_DEVICE, "somebody called it off");
+                while (inside < 4) usleep(100);
+                comm_world_abort(world, &why);
+            });
+    }
+}
+
+/* Peers' kernels may be in the middle of writing to them. */
+static void buffers_may_be_freed_after_an_abort(void **) {
+    for (int i = 0; i < 12; i++) {
+        std::atomic<int> inside{0};
+        fails_and_recovers(
+            3, DEADLINE_MS,
+            [&](end &me) {
+                dev_addr mine = buffer(me, BUFFER);
+                comm_force(me.comm, i % 2 ? COMM_TWO_SHOT : COMM_RING);
+                inside++;
+                while (!comm_world_aborted(me.world)) {
+                    comm_all_reduce(me.comm, mine, 1, BUFFER / 4, DTYPE_F32);
+                    if (kctx_failed(me.ctx)) break;
+                }
+                CHECK(says(ending(me), "enough"));
+                me.ctx->ops->mem_free(me.ctx, mine);
+            },
+            [&](comm_world *world) {
+                struct error why;
+                error_set(&why, ERR_DEVICE, "enough");
+                while (inside < 3) usleep(100);
+                usleep((useconds_t)(700 * (i + 1)));
+                comm_world_abort(world, &why);
+            });
+    }
+}
+
+static void ranks_that_call_different_things_are_told(void **) {
+    fails_and_recovers(3, DEADLINE_MS, [](end &me) {
+        clear_x(me);
+        if (me.rank == 2) comm_broadcast(me.comm, me.x, 400, 0);
+        else comm_all_gather_rows(me.comm, me.x, 10, (const int32_t[]){0, 1, 2, 3}, DTYPE_F32);
+        std::string said = ending(me);
+        CHECK(says(said, "the ranks disagree") && says(said, "broadcast of 400 bytes"));
+        CHECK(says(said, "all_gather_rows"));
+    });
+}
+
+/* --- the table itself, from one thread --------------------------------------------------------------- */
+
+struct devices {
+    int n;
+    struct cuda_comm_world *world;
+    std::vector<struct kctx *> ctx;
+    std::vector<struct cuda_comm *> comm;
+    std::vector<dev_addr> x;
+    bool direct;
+    char why[256];
+
+    explicit devices(int count) : n(count), ctx(count), comm(count), x(count) {
+        const struct cuda_comm_table *t = &cuda_comm_table;
+        struct error e;
+        CHECK(t->world_new(&world, n, SLOT, DEADLINE_MS, &e) == 0);
+        for (int r = 0; r < n; r++) {
+            struct cuda_options options = {};
+            options.device = r;
+            CHECK(kernels_cuda_open(&ctx[r], r, &options, &e) == 0);
+            CHECK(t->open(&comm[r], world, r, ctx[r], &e) == 0);
+            CHECK(ctx[r]->ops->mem_alloc(ctx[r], MEM_BUFFERS, BUFFER, &x[r], &e) == 0);
+        }
+        for (auto step : {t->enable, t->write_pattern, t->read_pattern})
+            for (struct cuda_comm *c : comm) CHECK(step(c, &e) == 0);
+        for (struct cuda_comm *c : comm) CHECK(t->connect(c, &direct, why, sizeof why, &e) == 0);
+    }
+    void wait() {
+        for (struct kctx *c : ctx) c->ops->wait(c, NULL);
+    }
+    ~devices() {
+        for (int r = 0; r < n; r++) {
+            cuda_comm_table.close(comm[r]);
+            ctx[r]->ops->close(ctx[r]);
+        }
+        cuda_comm_table.world_free(world);
+    }
+};
+
+static void every_pair_is_tested_before_it_is_trusted(void **) {
+    { devices d(4); assert_true(d.direct); }
+    cusim::peers_lose_writes(1, 3, true);
+    {
+        devices d(4);
+        assert_false(d.direct);
+        assert_true(says(d.why, "cuda:1 (simulated device) claims peer access to cuda:3"));
+    }
+    cusim::peers_lose_writes(1, 3, false);
+    cusim::peers_refused(true);
+    {
+        devices d(2);
+        assert_false(d.direct);
+        assert_true(says(d.why, "has no peer access to cuda:1"));
+    }
+    cusim::peers_refused(false);
+}
+
+/* As in a graph that was captured by one rank and not by another: the hosts did not compare. */
+static void kernels_of_different_calls_do_not_wait_for_each_other(void **) {
+    devices d(3);
+    for (int r = 0; r < d.n; r++) cuda_comm_table.barrier(d.comm[r], 11);
+    d.wait();
+    assert_int_equal(cuda_comm_table.failure(d.world).reason, CUDA_COMM_FINE);
+    for (int r = 0; r < d.n; r++) cuda_comm_table.barrier(d.comm[r], r == 1 ? 12 : 11);
+    d.wait();
+    assert_int_equal(cuda_comm_table.failure(d.world).reason, CUDA_COMM_MISMATCH);
+}
+
+using reduce = void (*)(struct cuda_comm *, const struct cuda_comm_call *);
+
+static struct cuda_comm_call whole_call(const devices &d) {
+    struct cuda_comm_call call = {};
+    call.signature = 5;
+    call.type = DTYPE_F32;
+    call.element = 4;
+    call.shape.rows = 1;
+    for (int p = 0; p <= d.n; p++) call.shape.offsets[p] = 240 / d.n * p;
+    for (int p = 0; p < d.n; p++) call.at[p] = d.x[p];
+    return call;
+}
+
+/* Whether a fault is found when the first call is right and later ones are as given. */
+static bool is_found(reduce right, reduce given) {
+    devices d(3);
+    struct cuda_comm_call call = whole_call(d);
+    for (int i = 0; i < 6; i++)
+        for (int r = 0; r < d.n; r++) (i < 1 ? right : given)(d.comm[r], &call);
+    d.wait();
+    std::string fault = cusim::last_fault();
+    cusim::clear_fault();
+    assert_true(fault.empty() || says(fault, "races"));
+    return !fault.empty();
+}
+
+/* Devices that happen to go in step need no flags: so it is tried a few times. */
+static void missing_wait(reduce right, reduce planted) {
+    enum { TRIES = 30 };
+    assert_false(is_found(right, right));
+    int i = 0;
+    while (i < TRIES && !is_found(right, planted)) i++;
+    assert_true(i < TRIES);
+}
+
+static void a_missing_wait_is_found(void **) {
+    const struct cuda_comm_table *t = &cuda_comm_table;
+    missing_wait(t->one_shot, planted_one_shot);
+    missing_wait(t->two_shot, planted_two_shot);
+    missing_wait(t->ring, planted_ring);
+}
+
+/* The numbers of meetings live on the devices, so a graph can be launched again and again. */
+static void captured_calls_go_on_counting(void **) {
+    devices d(2);
+    struct cuda_comm_call call = whole_call(d);
+    std::vector<cudaGraphExec_t> ready(d.n);
+    std::vector<float> x(240, 1);
+    for (int r = 0; r < d.n; r++) {
+        cudaGraph_t graph;
+        cudaStream_t s = cuda_of(d.ctx[r])->stream;
+        d.ctx[r]->ops->upload(d.ctx[r], d.x[r], x.data(), 960);
+        cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal);
+        cuda_comm_table.one_shot(d.comm[r], &call);
+        cuda_comm_table.two_shot(d.comm[r], &call);
+        cuda_comm_table.ring(d.comm[r], &call);
+        cudaStreamEndCapture(s, &graph);
+        cudaGraphInstantiate(&ready[r], graph, 0);
+        cudaGraphDestroy(graph);
+    }
+    for (int i = 0; i < 5; i++)
+        for (int r = 0; r < d.n; r++) cudaGraphLaunch(ready[r], cuda_of(d.ctx[r])->stream);
+    for (int r = 0; r < d.n; r++) d.ctx[r]->ops->download(d.ctx[r], x.data(), d.x[r], 960);
+    d.wait();
+    for (float v : x) assert_true(v == 32768.0f); /* doubled fifteen times */
+    for (auto g : ready) cudaGraphExecDestroy(g);
+}
+
 static int clean(void **) {
     cusim::clear_fault();
     return 0;
@@ -301,10 +599,23 @@ static void nothing_is_left(void **) { assert_int_equal(cusim::live_allocations(
 
 #define T(f) cmocka_unit_test_setup(f, clean)
 int main() {
+    setenv("CUSIM_QUIET", "1", 0);
+    log_setup(LOG_ERROR, false);
     const struct CMUnitTest tests[] = {
         T(every_algorithm_sums_every_size),
         T(all_kinds_give_the_cpus_bits),
         T(ranks_may_share_a_device),
+        T(without_peer_access_it_goes_through_host_memory),
+        T(peer_access_that_loses_data_is_not_used),
+        T(every_pair_is_tested_before_it_is_trusted),
+        T(a_dead_rank_fails_the_step_and_not_the_process),
+        T(a_device_that_hangs_fails_the_step),
+        T(an_abort_in_the_middle_frees_all_kernels),
+        T(buffers_may_be_freed_after_an_abort),
+        T(ranks_that_call_different_things_are_told),
+        T(kernels_of_different_calls_do_not_wait_for_each_other),
+        T(captured_calls_go_on_counting),
+        T(a_missing_wait_is_found),
         T(nothing_is_left),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
