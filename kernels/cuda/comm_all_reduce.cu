@@ -14,7 +14,7 @@ template <class T, int N>
 __global__ void __launch_bounds__(COMM_THREADS) k_one_shot(comm_team t, ptr<T> x, int64_t count) {
     SHARED(uint32_t, verdict, 1);
     comm_numbers own;
-    if (!comm_begin(t, &own)) return;
+    if (!comm_begin(t, &own, verdict)) return;
     int64_t from, to, first, stride = (int64_t)blockDim.x * N;
     comm_block_slice<T>(count, &from, &to);
     first = from + (int64_t)threadIdx.x * N;
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(COMM_THREADS)
     k_two_shot(comm_team t, buffers x, int64_t first, int64_t width) {
     SHARED(uint32_t, verdict, 1);
     comm_numbers own;
-    if (!comm_begin(t, &own) || !comm_meet(t, own.meeting + 1, verdict)) return;
+    if (!comm_begin(t, &own, verdict) || !comm_meet(t, own.meeting + 1, verdict)) return;
     int64_t stride = (int64_t)gridDim.x * blockDim.x * N;
     for (int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N; i < width; i += stride) {
         int64_t at = first + i;
@@ -193,7 +193,7 @@ template <class T, int N>
 __global__ void __launch_bounds__(COMM_THREADS) k_ring(comm_team t, ring_run r) {
     SHARED(uint32_t, verdict, 1);
     comm_numbers own;
-    if (!comm_begin(t, &own) || !comm_meet(t, own.meeting + 1, verdict)) return;
+    if (!comm_begin(t, &own, verdict) || !comm_meet(t, own.meeting + 1, verdict)) return;
     int64_t tiles = (r.count + r.tile - 1) / r.tile, grid = gridDim.x, mine = 0;
     if (blockIdx.x < tiles) mine = (tiles - blockIdx.x + grid - 1) / grid;
     for (int64_t i = 0; i < mine + t.n; i++) {
@@ -237,7 +237,7 @@ void cuda_comm_ring(struct cuda_comm *comm, const struct cuda_comm_call *call) {
 __global__ void __launch_bounds__(WARP_SIZE) k_barrier(comm_team t) {
     SHARED(uint32_t, verdict, 1);
     comm_numbers own;
-    if (!comm_begin(t, &own) || !comm_meet(t, own.meeting + 1, verdict)) return;
+    if (!comm_begin(t, &own, verdict) || !comm_meet(t, own.meeting + 1, verdict)) return;
     comm_count(t, 1, 0);
 }
 

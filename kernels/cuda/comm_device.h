@@ -86,14 +86,18 @@ static __device__ __forceinline__ void comm_note_failed(const comm_team &t) {
     comm_counters(t, 0)[COUNT_FAILED] = 1u;
 }
 
-/* Where a block begins: false when an earlier kernel of this rank failed. */
+/* Where a block begins: false when an earlier kernel of this rank failed. One thread looks for all, since
+ * another block may be failing just now. */
 struct comm_numbers {
     uint32_t meeting, piece, tile;
 };
-static __device__ __forceinline__ bool comm_begin(const comm_team &t, comm_numbers *numbers) {
+static __device__ __forceinline__ bool comm_begin(const comm_team &t, comm_numbers *numbers,
+                                                  sptr<uint32_t> verdict) {
     ptr<uint32_t> own = comm_counters(t, blockIdx.x);
     *numbers = {own[COUNT_MEETINGS], own[COUNT_PIECES], own[COUNT_TILES]};
-    uint32_t failed = comm_counters(t, 0)[COUNT_FAILED];
+    if (threadIdx.x == 0) verdict[0] = comm_counters(t, 0)[COUNT_FAILED];
+    __syncthreads();
+    uint32_t failed = verdict[0];
     return failed == 0;
 }
 

@@ -17,7 +17,7 @@ template <class T, int N>
 __global__ void __launch_bounds__(COMM_THREADS) k_scatter_direct(comm_team t, scatter s) {
     SHARED(uint32_t, verdict, 1);
     comm_numbers own;
-    if (!comm_begin(t, &own) || !comm_meet(t, own.meeting + 1, verdict)) return;
+    if (!comm_begin(t, &own, verdict) || !comm_meet(t, own.meeting + 1, verdict)) return;
     int64_t packs = s.width / N, stride = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < s.rows * packs; i += stride) {
         int64_t row, pack;
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(COMM_THREADS)
     k_scatter_staged(comm_team t, scatter s, int64_t begin, int64_t count) {
     SHARED(uint32_t, verdict, 1);
     comm_numbers own;
-    if (!comm_begin(t, &own)) return;
+    if (!comm_begin(t, &own, verdict)) return;
     int64_t from, to;
     comm_block_slice<T>(count, &from, &to);
     ptr<const T> x = ptr<const T>(s.x[t.rank]) + begin;
@@ -113,7 +113,7 @@ template <class U>
 __global__ void __launch_bounds__(COMM_THREADS) k_gather_direct(comm_team t, gather g, int n) {
     SHARED(uint32_t, verdict, 1);
     comm_numbers own;
-    if (!comm_begin(t, &own) || !comm_meet(t, own.meeting + 1, verdict)) return;
+    if (!comm_begin(t, &own, verdict) || !comm_meet(t, own.meeting + 1, verdict)) return;
     int64_t stride = (int64_t)gridDim.x * blockDim.x;
     for (int turn = 0; turn < n; turn++) {
         int p = (t.rank + turn) % n; /* not all from the same one at once */
@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(COMM_THREADS)
     k_gather_staged(comm_team t, gather g, int n, int64_t begin, int64_t count) {
     SHARED(uint32_t, verdict, 1);
     comm_numbers own;
-    if (!comm_begin(t, &own)) return;
+    if (!comm_begin(t, &own, verdict)) return;
     int64_t from, to, left = g.rows * gather_width(g, t.rank) - begin;
     comm_block_slice<U>(count, &from, &to);
     ptr<const U> x = ptr<const U>(g.x[t.rank]) + begin;

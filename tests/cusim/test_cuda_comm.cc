@@ -564,6 +564,19 @@ static void a_missing_wait_is_found(void **) {
     missing_wait(t->ring, planted_ring);
 }
 
+/* Its peer has signalled, given up and freed its buffer. */
+static void a_kernel_that_comes_after_an_abort_touches_nothing(void **) {
+    devices d(2);
+    struct cuda_comm_call call = whole_call(d);
+    cuda_comm_table.two_shot(d.comm[0], &call);
+    cuda_comm_table.abort(d.world);
+    d.ctx[0]->ops->wait(d.ctx[0], NULL);
+    d.ctx[0]->ops->mem_free(d.ctx[0], d.x[0]);
+    cuda_comm_table.two_shot(d.comm[1], &call);
+    d.wait();
+    assert_string_equal(cusim::last_fault().c_str(), "");
+}
+
 /* The numbers of meetings live on the devices, so a graph can be launched again and again. */
 static void captured_calls_go_on_counting(void **) {
     devices d(2);
@@ -614,6 +627,7 @@ int main() {
         T(buffers_may_be_freed_after_an_abort),
         T(ranks_that_call_different_things_are_told),
         T(kernels_of_different_calls_do_not_wait_for_each_other),
+        T(a_kernel_that_comes_after_an_abort_touches_nothing),
         T(captured_calls_go_on_counting),
         T(a_missing_wait_is_found),
         T(nothing_is_left),
