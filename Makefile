@@ -54,7 +54,7 @@ CUSIM_FLAGS = -std=gnu++17 $(OPT) -g -Wall -Wextra -Werror -DTPD_CUSIM -D_GNU_SO
               -Itests/cusim/include
 cusim_obj = $(patsubst %,$(B)/obj/cusim/%.o,$(1))
 
-.PHONY: all tests help deps demo test test-unit test-e2e test-asan test-tsan test-cusim fuzz bench install clean
+.PHONY: all tests help deps demo test test-unit test-e2e test-asan test-tsan test-cusim test-spin fuzz bench install clean
 all: $(B)/tpd $(B)/tpctl $(B)/libtpdclient.a
 
 $(B)/obj/%.o: %.c
@@ -107,6 +107,7 @@ help:
 	@echo 'make test-asan    the C tests with the address and undefined-behaviour sanitizers'
 	@echo 'make test-tsan    the C tests with the thread sanitizer'
 	@echo 'make test-cusim   the CUDA sources on simulated devices'
+	@echo 'make test-spin    every interleaving of the collectives'"'"' flag protocols (needs spin, else skips)'
 	@echo 'make fuzz         mutated model files, tokenizers and requests under sanitizers'
 	@echo 'make bench        the table that docs/performance.md quotes (LLAMA_BENCH=path: side by side)'
 	@echo 'make install      into PREFIX ($(PREFIX)), with man page, units and configuration'
@@ -115,7 +116,7 @@ help:
 	@echo 'Variables: B=dir  CC=gcc|clang  SAN=address,undefined|thread  PREFIX=dir  DESTDIR=dir'
 
 DEB = gcc g++ make pkg-config libuv1-dev libjansson-dev libpcre2-dev libutf8proc-dev \
-      libsqlite3-dev libhttp-parser-dev libedit-dev libcmocka-dev python3 python3-pip python3-pytest python3-numpy
+      libsqlite3-dev libhttp-parser-dev libedit-dev libcmocka-dev python3 python3-pip python3-pytest python3-numpy spin
 deps:
 	apt-get update -q
 	DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends $(DEB)
@@ -144,6 +145,8 @@ test-tsan:
 test-cusim:
 	@$(MAKE) --no-print-directory -j2 $(CUSIM_TESTS)
 	@B=$(B) tests/run.sh cusim
+test-spin:
+	@CC='$(CC)' tests/spin/run.sh
 fuzz:
 	@$(MAKE) --no-print-directory -j2 B=$(B)-asan SAN=address,undefined OPT=-O1 all tests
 	@B=$(B)-asan PYTHON=$(PYTHON) TPD_FUZZ_SECONDS=$${TPD_FUZZ_SECONDS:-60} tests/run.sh fuzz

@@ -152,10 +152,12 @@ static void set_offsets(struct cuda_comm_call *call, int64_t rows, const int32_t
     for (int p = 0; p <= n; p++) call->shape.offsets[p] = offsets[p] * width;
 }
 
+/* By one-shot n - 1 messages come in, by two-shot two at most, with a meeting more. */
 static enum comm_algorithm choose(const struct comm *comm, size_t bytes) {
+    enum { ONE_SHOT_FEW = 256 << 10, ONE_SHOT_MANY = 128 << 10 };
     if (comm->forced != COMM_AUTO) return comm->forced;
-    if (bytes <= comm->world->one_shot_max) return COMM_ONE_SHOT;
-    return bytes <= comm->world->two_shot_max ? COMM_TWO_SHOT : COMM_RING;
+    size_t one_shot_max = comm->n <= 4 ? ONE_SHOT_FEW : ONE_SHOT_MANY;
+    return bytes <= one_shot_max ? COMM_ONE_SHOT : COMM_TWO_SHOT;
 }
 
 /* Shares of [0, total), in multiples of grain. */

@@ -35,7 +35,6 @@ int comm_world_new(struct comm_world **out, int n, size_t staging_bytes, int dea
     world->n = n;
     world->staging_bytes = slot;
     world->one_shot_max = wait_spin_get() > 0 ? ONE_SHOT_SPINNING : ONE_SHOT_SLEEPING;
-    world->two_shot_max = SIZE_MAX;
     world->deadline_ms = deadline_ms > 0 ? deadline_ms : DEFAULT_DEADLINE_MS;
     world->staging = staging;
     pthread_mutex_init(&world->lock, NULL);

@@ -56,7 +56,6 @@ struct comm_world {
     int n;
     size_t staging_bytes; /* a multiple of 64 */
     size_t one_shot_max;  /* bytes; larger messages are worth a second synchronisation */
-    size_t two_shot_max;  /* bytes; larger ones go round the ring */
     int deadline_ms;
     uint8_t *staging;
     _Atomic uint32_t aborted;
