@@ -46,6 +46,10 @@ struct comm;
 int comm_world_new(struct comm_world **out, int n, size_t staging_bytes, int deadline_ms,
                    struct error *e);
 void comm_world_free(struct comm_world *world);
+/* Before the first call: the file where CUDA ranks keep up to what size which all-reduce is the fastest
+ * (COMM_AUTO). Where it does not know these devices the first call measures, which takes a moment, and adds a
+ * line to it. Without a file they take sizes that are usual. */
+int comm_world_tuning(struct comm_world *world, const char *path, struct error *e);
 /* Any thread: frees all ranks that wait. The first why is kept as the reason they report. */
 void comm_world_abort(struct comm_world *world, const struct error *why);
 bool comm_world_aborted(const struct comm_world *world);

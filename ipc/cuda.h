@@ -14,4 +14,9 @@ void comm_cuda_world_free(struct comm_world *world);
 void comm_cuda_world_abort(struct comm_world *world);
 int comm_cuda_world_reset(struct comm_world *world, struct error *e);
 
+/* Reads what the world's tuning file says, or measures and writes it. All ranks, when connected. */
+bool comm_cuda_tune(struct comm *comm);
+/* A barrier of the ranks' threads that is no call; step: the same on all. */
+bool comm_cuda_meet_on_host(struct comm *comm, int step);
+
 #endif

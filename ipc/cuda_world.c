@@ -95,7 +95,7 @@ int comm_cuda_world_reset(struct comm_world *world, struct error *e) {
 
 /* --- connecting, with the first call --------------------------------------------------------------------- */
 
-static bool meet_on_host(struct comm *comm, int step) {
+bool comm_cuda_meet_on_host(struct comm *comm, int step) {
     struct call call = {.op = OP_CONNECT, .rows = step};
     return comm_arrive(comm, &call, NULL);
 }
@@ -114,15 +114,16 @@ static bool connect_devices(struct comm *comm) {
     enum { STEPS = sizeof steps / sizeof *steps };
     struct error e;
     char why[256];
-    if (!meet_on_host(comm, 0)) return false;
+    if (!comm_cuda_meet_on_host(comm, 0)) return false;
     for (int i = 0; i < STEPS; i++) {
         if (steps[i](comm->cuda, &e)) return give_up(comm, &e);
-        if (!meet_on_host(comm, 1 + i)) return false;
+        if (!comm_cuda_meet_on_host(comm, 1 + i)) return false;
     }
     if (t->connect(comm->cuda, &comm->direct, why, sizeof why, &e)) return give_up(comm, &e);
-    if (!meet_on_host(comm, 1 + STEPS)) return false;
+    if (!comm_cuda_meet_on_host(comm, 1 + STEPS)) return false;
     say_the_way(comm, comm->direct, why);
-    return comm->connected = true;
+    comm->connected = true;
+    return comm->n == 1 || !comm->world->tuning_path || comm_cuda_tune(comm);
 }
 
 /* --- calls ------------------------------------------------------------------------------------------------ */
@@ -152,12 +153,10 @@ static void set_offsets(struct cuda_comm_call *call, int64_t rows, const int32_t
     for (int p = 0; p <= n; p++) call->shape.offsets[p] = offsets[p] * width;
 }
 
-/* By one-shot n - 1 messages come in, by two-shot two at most, with a meeting more. */
 static enum comm_algorithm choose(const struct comm *comm, size_t bytes) {
-    enum { ONE_SHOT_FEW = 256 << 10, ONE_SHOT_MANY = 128 << 10 };
     if (comm->forced != COMM_AUTO) return comm->forced;
-    size_t one_shot_max = comm->n <= 4 ? ONE_SHOT_FEW : ONE_SHOT_MANY;
-    return bytes <= one_shot_max ? COMM_ONE_SHOT : COMM_TWO_SHOT;
+    if (bytes <= comm->world->cuda_one_shot_max) return COMM_ONE_SHOT;
+    return bytes <= comm->world->cuda_two_shot_max ? COMM_TWO_SHOT : COMM_RING;
 }
 
 /* Shares of [0, total), in multiples of grain. */

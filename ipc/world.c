@@ -35,6 +35,9 @@ int comm_world_new(struct comm_world **out, int n, size_t staging_bytes, int dea
     world->n = n;
     world->staging_bytes = slot;
     world->one_shot_max = wait_spin_get() > 0 ? ONE_SHOT_SPINNING : ONE_SHOT_SLEEPING;
+    enum { ONE_SHOT_FEW = 256 << 10, ONE_SHOT_MANY = 128 << 10 }; /* n - 1 messages come in */
+    world->cuda_one_shot_max = n <= 4 ? ONE_SHOT_FEW : ONE_SHOT_MANY;
+    world->cuda_two_shot_max = SIZE_MAX;
     world->deadline_ms = deadline_ms > 0 ? deadline_ms : DEFAULT_DEADLINE_MS;
     world->staging = staging;
     pthread_mutex_init(&world->lock, NULL);
@@ -46,9 +49,16 @@ int comm_world_new(struct comm_world **out, int n, size_t staging_bytes, int dea
 void comm_world_free(struct comm_world *world) {
     if (!world) return;
     comm_cuda_world_free(world);
+    free(world->tuning_path);
     pthread_mutex_destroy(&world->lock);
     free(world->staging);
     free(world);
+}
+
+int comm_world_tuning(struct comm_world *world, const char *path, struct error *e) {
+    free(world->tuning_path);
+    world->tuning_path = strdup(path);
+    return world->tuning_path ? 0 : error_set(e, ERR_MEMORY, "no memory for a path");
 }
 
 void comm_world_abort(struct comm_world *world, const struct error *why) {

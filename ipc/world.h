@@ -63,6 +63,10 @@ struct comm_world {
     struct error why;
     const struct cuda_comm_table *cuda; /* NULL until a rank on a CUDA device opens its end */
     struct cuda_comm_world *cuda_world;
+    /* Largest messages in bytes, by default or from the tuning file (NULL: none). */
+    size_t cuda_one_shot_max, cuda_two_shot_max;
+    char *tuning_path;
+    bool cuda_tuned;
     struct rank_state ranks[];
 };
 

@@ -60,6 +60,10 @@ struct cuda_comm_table {
     /* Puts all ranks at the number of the one that came furthest. When no rank is inside a call. */
     int (*reset)(struct cuda_comm_world *world, struct error *e);
 
+    /* The devices' names in the order of ranks; when all ends are open. */
+    void (*names)(struct cuda_comm_world *world, char *out, size_t size);
+    size_t tune_bytes; /* the largest message that is worth measuring */
+
     /* --- a rank's end: the rank's thread --- */
     int (*open)(struct cuda_comm **out, struct cuda_comm_world *world, int rank, struct kctx *c,
                 struct error *e);

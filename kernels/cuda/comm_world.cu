@@ -368,6 +368,23 @@ static int world_reset(struct cuda_comm_world *world, struct error *e) {
     return 0;
 }
 
+/* Cut where out is full. */
+static void world_names(struct cuda_comm_world *world, char *out, size_t size) {
+    size_t at = 0;
+    out[0] = 0;
+    std::lock_guard<std::mutex> hold(world->lock);
+    for (int r = 0; r < world->n && at < size; r++)
+        if (world->ends[r])
+            at += (size_t)snprintf(out + at, size - at, "%s%s", r ? "," : "",
+                                   world->ends[r]->ctx->name);
+}
+
+#ifdef TPD_CUSIM
+enum { TUNE_BYTES = 8 << 10 };
+#else
+enum { TUNE_BYTES = 16 << 20 };
+#endif
+
 /* --- the table -------------------------------------------------------------------------------------------- */
 
 /* The peers' regions are known when all have connected, which is before the first call. */
@@ -388,6 +405,7 @@ extern "C" {
 const struct cuda_comm_table cuda_comm_table = {
     world_new,          world_free,        world_abort,
     world_failure,      world_withdraw,    world_reset,
+    world_names,        TUNE_BYTES,
     comm_open,          comm_close,        comm_on_wait,
     comm_enable,        comm_write_pattern, comm_read_pattern,
     comm_connect,       with_regions<cuda_comm_one_shot>,

@@ -260,6 +260,10 @@ static std::vector<step> random_script(int n, int steps, uint64_t seed) {
 
 /* --- promises ------------------------------------------------------------------------------------- */
 
+static bool says(const std::string &text, const char *words) {
+    return text.find(words) != std::string::npos;
+}
+
 static int rounds() {
     const char *text = getenv("COMM_ROUNDS");
     return text ? atoi(text) : 40;
@@ -295,6 +299,33 @@ static void every_algorithm_sums_every_size(void **) {
     }
 }
 
+/* A line is written once, and the next world reads it. */
+static void the_choice_is_measured_and_kept(void **) {
+    char path[] = "/tmp/tpd_tuning_XXXXXX", line[512] = "";
+    close(mkstemp(path));
+    for (int turn = 0; turn < 2; turn++) {
+        struct error e;
+        std::atomic<bool> set{false};
+        with_world(
+            ON_CUDA, 2, DEADLINE_MS,
+            [&](end &me) {
+                while (!set) usleep(100);
+                comm_barrier(me.comm);
+            },
+            8,
+            [&](comm_world *world) {
+                CHECK(comm_world_tuning(world, path, &e) == 0);
+                set = true;
+            });
+    }
+    FILE *f = fopen(path, "r");
+    assert_non_null(fgets(line, sizeof line, f));
+    assert_true(says(line, "ranks=2 way=peer devices=cuda:0 (simulated device),cuda:1"));
+    assert_null(fgets(line, sizeof line, f));
+    fclose(f);
+    unlink(path);
+}
+
 static void ranks_may_share_a_device(void **) { same_bits(4, random_script(4, 20, seed() + 50), 2); }
 
 /* --- without peer access -------------------------------------------------------------------------- */
@@ -322,9 +353,6 @@ static std::string ending(end &me) {
     return e.message;
 }
 
-static bool says(const std::string &text, const char *words) {
-    return text.find(words) != std::string::npos;
-}
 
 /* Ones from everybody give n everywhere. */
 static void sums_are_right(end &me) {
@@ -618,6 +646,7 @@ int main() {
         T(every_algorithm_sums_every_size),
         T(all_kinds_give_the_cpus_bits),
         T(ranks_may_share_a_device),
+        T(the_choice_is_measured_and_kept),
         T(without_peer_access_it_goes_through_host_memory),
         T(peer_access_that_loses_data_is_not_used),
         T(every_pair_is_tested_before_it_is_trusted),
