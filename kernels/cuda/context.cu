@@ -102,6 +102,17 @@ static struct kernels make_kernels() {
     k.weight_new = cuda_weight_new;
     k.weight_put = cuda_weight_put;
     k.weight_free = cuda_weight_free;
+    k.embed = cuda_embed;
+    k.rmsnorm = cuda_rmsnorm;
+    k.add_rmsnorm = cuda_add_rmsnorm;
+    k.linear = cuda_linear;
+    k.head_norm = cuda_head_norm;
+    k.rope_table = cuda_rope_table;
+    k.rope_kv = cuda_rope_kv;
+    k.attention = cuda_attention;
+    k.silu_mul = cuda_silu_mul;
+    k.gather_rows = cuda_gather_rows;
+    k.scale = cuda_scale;
     k.copy = cuda_copy;
     k.close = cuda_close;
     cuda_train_table(&k);

@@ -114,10 +114,12 @@ static inline size_t align_to(size_t n, size_t to) { return (n + to - 1) / to * 
 
 /* --- products for other operations ----------------------------------------------------------------- */
 
-/* out[T, rows] = alpha * x[T, cols] w[rows, cols]^T + beta * out by cuBLAS; x and w of one type (f32, f16,
- * bf16), out f32. ldo: floats from one row of out to the next. */
-void cuda_product(struct cuda_context *c, dev_addr out, int32_t ldo, dev_addr x, dev_addr w,
+/* out[T, rows] = x[T, cols] w[rows, cols]^T + beta * out by cuBLAS; x and w of one type (f32, f16, bf16),
+ * out f32. ldo, ldw: elements from one row of out and of w to the next. */
+void cuda_product(struct cuda_context *c, dev_addr out, int32_t ldo, dev_addr x, dev_addr w, int32_t ldw,
                   enum dtype type, int32_t T, int32_t rows, int32_t cols, float beta);
+/* out[n] = x[n] as f16 (what is too large becomes its largest) or bf16. */
+void cuda_narrow(struct cuda_context *c, dev_addr out, enum dtype type, dev_addr x, size_t n);
 /* out = rows row … row+n-1 of w as bf16 [n, cols] (f32 when as_f32): a tile of a quantised matrix for a
  * product, or a matrix of any other type. */
 void cuda_dequantise(struct cuda_context *c, dev_addr out, bool as_f32, const struct weight *w,

@@ -35,16 +35,18 @@ using cusim::sptr;
 #define SHARED_DYN(type, name)                                                                     \
     ::cusim::sptr<type> name { ::cusim::shared_dynamic(sizeof(type)), 0 }
 #define LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                     \
-    cusim_launch(#kernel, grid, block, shared_bytes, stream, false, [=] { kernel(__VA_ARGS__); })
+    cusim_launch(#kernel, grid, block, shared_bytes, stream, false, kernel, __VA_ARGS__)
 #define LAUNCH_RESIDENT(kernel, grid, block, shared_bytes, stream, ...)                            \
-    cusim_launch(#kernel, grid, block, shared_bytes, stream, true, [=] { kernel(__VA_ARGS__); })
+    cusim_launch(#kernel, grid, block, shared_bytes, stream, true, kernel, __VA_ARGS__)
 
-template <class F>
+/* Arguments are taken at the launch, as the device takes them: what they were made of may be gone when the
+ * kernel runs. */
+template <class K, class... Args>
 static inline void cusim_launch(const char *name, dim3 grid, dim3 block, size_t shared_bytes,
-                                cudaStream_t stream, bool resident, F kernel) {
+                                cudaStream_t stream, bool resident, K kernel, Args... args) {
     cusim::launch(name,
                   {{grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, shared_bytes, resident},
-                  reinterpret_cast<cusim::stream *>(stream), kernel);
+                  reinterpret_cast<cusim::stream *>(stream), [=] { kernel(args...); });
 }
 
 /* The same address as another type. */
@@ -58,6 +60,8 @@ template <class V, class T> static inline void store16(ptr<T> p, const V &v) {
     static_assert(sizeof(V) == 16, "16 bytes at once");
     *ptr<V>(p.address) = v;
 }
+/* 16-byte aligned. */
+static inline float4 load4(sptr<float> p) { return {p[0], p[1], p[2], p[3]}; }
 static inline void flag_store_release(ptr<uint32_t> flag, uint32_t value) {
     cusim::flag_release(flag.address, value);
 }
@@ -93,6 +97,9 @@ template <class V, class T> __device__ __forceinline__ V load16(const T *p) {
 template <class V, class T> __device__ __forceinline__ void store16(T *p, const V &v) {
     static_assert(sizeof(V) == 16, "16 bytes at once");
     *reinterpret_cast<V *>(p) = v;
+}
+__device__ __forceinline__ float4 load4(const float *shared) {
+    return *reinterpret_cast<const float4 *>(shared);
 }
 __device__ __forceinline__ void flag_store_release(uint32_t *flag, uint32_t value) {
     asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");

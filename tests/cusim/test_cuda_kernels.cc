@@ -1,0 +1,337 @@
+/* The forward operations on a simulated device against the CPU backend, over random shapes. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+extern "C" {
+#include <cmocka.h>
+}
+
+#include "kernels/cuda/table.h"
+#include "kernels/kernels.h"
+#include "sim.h"
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+static struct kctx *cpu, *gpu;
+static uint64_t state = 1;
+
+static uint32_t random_u32() {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(state >> 32);
+}
+static int random_int(int from, int to) { return from + (int)(random_u32() % (uint32_t)(to - from + 1)); }
+static float random_float() { return (float)(int32_t)random_u32() * 0x1p-31f; }
+static std::vector<float> random_floats(size_t n) {
+    std::vector<float> x(n);
+    for (float &v : x) v = random_float();
+    return x;
+}
+
+static int open_both(void **) {
+    struct error e;
+    struct cpu_options on_cpu = {};
+    on_cpu.cores.n = 1;
+    core_set_allowed(&on_cpu.cores);
+    on_cpu.cores.n = 1;
+    if (kernels_cpu_open(&cpu, 0, &on_cpu, &e)) return -1;
+    const struct cuda_table *table = cuda_table_load(&e);
+    struct cuda_options on_gpu = {};
+    if (!table || table->open(&gpu, 0, &on_gpu, &e)) {
+        fprintf(stderr, "%s\n", e.message);
+        return -1;
+    }
+    return 0;
+}
+
+static int close_both(void **) {
+    cpu->ops->close(cpu);
+    gpu->ops->close(gpu);
+    return 0;
+}
+
+/* The same memory on both. */
+struct both {
+    dev_addr at[2];
+    size_t bytes;
+    dev_addr on(struct kctx *c) const { return at[c == gpu]; }
+};
+
+static struct both put(const void *from, size_t bytes) {
+    struct both b = {{0, 0}, bytes};
+    struct error e;
+    struct kctx *contexts[2] = {cpu, gpu};
+    for (int i = 0; i < 2; i++) {
+        if (contexts[i]->ops->mem_alloc(contexts[i], MEM_ACTIVATIONS, bytes + 16, &b.at[i], &e))
+            fail_msg("%s", e.message);
+        if (from) contexts[i]->ops->upload(contexts[i], b.at[i], from, bytes);
+    }
+    return b;
+}
+
+static struct both put(const std::vector<float> &x) { return put(x.data(), x.size() * 4); }
+static struct both put(const std::vector<int32_t> &x) { return put(x.data(), x.size() * 4); }
+static struct both room(size_t floats) { return put(nullptr, floats * 4); }
+
+static void drop(std::initializer_list<struct both> list) {
+    for (const struct both &b : list) {
+        cpu->ops->mem_free(cpu, b.at[0]);
+        gpu->ops->mem_free(gpu, b.at[1]);
+    }
+}
+
+template <class T> static std::vector<T> get(struct kctx *c, const struct both &b) {
+    std::vector<T> x(b.bytes / sizeof(T));
+    struct error e;
+    c->ops->download(c, x.data(), b.on(c), b.bytes);
+    if (c->ops->wait(c, &e)) fail_msg("%s (%s)", e.message, cusim::last_fault().c_str());
+    return x;
+}
+
+static void same(const char *what, const struct both &b, double tolerance) {
+    std::vector<float> want = get<float>(cpu, b), got = get<float>(gpu, b);
+    for (size_t i = 0; i < want.size(); i++)
+        if (!(std::fabs((double)got[i] - want[i]) <= tolerance * (1 + std::fabs((double)want[i]))))
+            fail_msg("%s, element %zu of %zu: %.9g, not %.9g", what, i, want.size(), (double)got[i],
+                     (double)want[i]);
+}
+
+/* Runs f on both. */
+template <class F> static void run(F f) {
+    f(cpu, cpu->ops);
+    f(gpu, gpu->ops);
+}
+
+/* --- weights ---------------------------------------------------------------------------------------- */
+
+static void put16(uint8_t *at, uint16_t v) { memcpy(at, &v, 2); }
+
+/* A legal row, values of about 1: random bytes, but for the block's own scales. */
+static void random_row(enum dtype type, int32_t cols, uint8_t *row) {
+    static const struct {
+        int d, min;
+    } places[DTYPE_COUNT] = {{0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1},  {0, 2},    {0, -1},
+                             {0, 2},  {80, 82}, {108, -1}, {0, 2}, {0, 2}, {208, -1}};
+    const struct dtype_info *info = dtype_info(type);
+    for (int32_t k = 0; k < cols; k += info->block, row += info->block_bytes) {
+        for (int i = 0; i < info->block_bytes; i++) row[i] = (uint8_t)random_u32();
+        float size = info->block == 256 ? 1.0f / 512 : 1.0f / 16, x = random_float();
+        if (type == DTYPE_F32) memcpy(row, &x, 4);
+        else if (type == DTYPE_BF16) put16(row, f32_to_bf16(x));
+        else if (type == DTYPE_F16) put16(row, f32_to_f16(x));
+        else {
+            put16(row + places[type].d, f32_to_f16(size * random_float()));
+            if (places[type].min >= 0) put16(row + places[type].min, f32_to_f16(size * random_float()));
+        }
+    }
+}
+
+struct weights {
+    struct weight on[2];
+};
+
+static struct weights random_weights(enum dtype type, int32_t rows, int32_t cols) {
+    struct weights w = {};
+    struct error e;
+    size_t stride = dtype_row_bytes(type, cols);
+    std::vector<uint8_t> bytes(stride * (size_t)rows);
+    for (int32_t i = 0; i < rows; i++) random_row(type, cols, &bytes[(size_t)i * stride]);
+    struct kctx *contexts[2] = {cpu, gpu};
+    for (int i = 0; i < 2; i++) {
+        struct kctx *c = contexts[i];
+        if (c->ops->weight_new(c, type, rows, cols, &w.on[i], &e)) fail_msg("%s", e.message);
+        c->ops->weight_put(c, &w.on[i], 0, rows, bytes.data(), stride);
+    }
+    return w;
+}
+
+static void drop(struct weights *w) {
+    cpu->ops->weight_free(cpu, &w->on[0]);
+    gpu->ops->weight_free(gpu, &w->on[1]);
+}
+
+static void products_of_every_type_and_number_of_rows(void **) {
+    static const int rows_of_x[] = {1, 2, 5, 19};
+    for (int type = 0; type < DTYPE_COUNT; type++) {
+        int block = dtype_info((enum dtype)type)->block;
+        int32_t cols = block == 1 ? random_int(1, 150) : block * (block == 256 ? 1 : random_int(1, 5));
+        int32_t n = random_int(1, 70), m = random_int(1, 40);
+        struct weights a = random_weights((enum dtype)type, n, cols);
+        struct weights b = random_weights((enum dtype)type, m, cols);
+        struct both bias = put(random_floats((size_t)n));
+        for (int T : rows_of_x) {
+            struct both x = put(random_floats((size_t)T * cols)), y = room((size_t)T * n),
+                        z = room((size_t)T * m);
+            run([&](struct kctx *c, const struct kernels *ops) {
+                struct linear_job jobs[2] = {{&a.on[c == gpu], bias.on(c), y.on(c)},
+                                             {&b.on[c == gpu], 0, z.on(c)}};
+                ops->linear(c, jobs, 2, x.on(c), T);
+            });
+            std::string what = std::string("linear of ") + dtype_info((enum dtype)type)->name +
+                               " with " + std::to_string(T) + " rows";
+            same(what.c_str(), y, 2e-4 * std::sqrt((double)cols));
+            same(what.c_str(), z, 2e-4 * std::sqrt((double)cols));
+            drop({x, y, z});
+        }
+        drop({bias});
+        drop(&a);
+        drop(&b);
+    }
+}
+
+static void embeddings_of_every_type(void **) {
+    for (int type = 0; type < DTYPE_COUNT; type++) {
+        int block = dtype_info((enum dtype)type)->block;
+        int32_t d = block == 1 ? random_int(1, 90) : block;
+        struct weights table = random_weights((enum dtype)type, 9, d);
+        struct both ids = put(std::vector<int32_t>{5, 8, 13, 4, 14, 0}), out = room(6 * (size_t)d);
+        run([&](struct kctx *c, const struct kernels *ops) {
+            ops->embed(c, out.on(c), &table.on[c == gpu], ids.on(c), 6, 5, 1.5f);
+        });
+        same("embed", out, 1e-6);
+        drop({ids, out});
+        drop(&table);
+    }
+}
+
+static void norms_sums_and_activations(void **) {
+    for (int i = 0; i < 6; i++) {
+        int32_t T = random_int(1, 9), d = random_int(1, 300), heads = random_int(1, 5);
+        size_t n = (size_t)T * d;
+        struct both x = put(random_floats(n)), y = put(random_floats(n)), g = put(random_floats((size_t)d));
+        struct both out = room(n), gate = put(random_floats(n));
+        struct both h = put(random_floats((size_t)T * heads * 32)), hg = put(random_floats(32));
+        run([&](struct kctx *c, const struct kernels *ops) {
+            ops->rmsnorm(c, out.on(c), x.on(c), g.on(c), T, d, 1e-5f);
+        });
+        same("rmsnorm", out, 1e-5);
+        run([&](struct kctx *c, const struct kernels *ops) {
+            ops->add_rmsnorm(c, out.on(c), x.on(c), y.on(c), 0.7f, g.on(c), T, d, 1e-5f);
+            ops->silu_mul(c, gate.on(c), gate.on(c), y.on(c), T, d);
+            ops->head_norm(c, h.on(c), hg.on(c), T, heads, 32, 1e-6f);
+            ops->scale(c, y.on(c), n, -0.25f);
+        });
+        same("add_rmsnorm", out, 1e-5);
+        same("add_rmsnorm's sum", x, 1e-6);
+        same("silu_mul", gate, 1e-5);
+        same("head_norm", h, 1e-5);
+        same("scale", y, 1e-6);
+        drop({x, y, g, out, gate, h, hg});
+    }
+}
+
+static void rows_are_gathered(void **) {
+    struct both x = put(random_floats(7 * 13)), index = put(std::vector<int32_t>{6, 0, 3, 3}), out = room(4 * 13);
+    run([&](struct kctx *c, const struct kernels *ops) {
+        ops->gather_rows(c, out.on(c), x.on(c), index.on(c), 4, 13);
+    });
+    same("gather_rows", out, 0);
+    drop({x, index, out});
+}
+
+/* --- attention with its cache ------------------------------------------------------------------------- */
+
+struct scene {
+    int32_t H, K, e, block_size, window;
+    enum dtype type;
+    float ntk;
+};
+
+/* Sequences with what each has in the cache already and how many rows it has in this step. */
+static void attend(const struct scene &s, const std::vector<std::pair<int, int>> &sequences) {
+    int32_t T = 0, max_blocks = 0, n_blocks = 0, n_seqs = (int32_t)sequences.size();
+    for (auto &q : sequences) {
+        int32_t blocks = (q.first + q.second + s.block_size - 1) / s.block_size;
+        max_blocks = blocks > max_blocks ? blocks : max_blocks;
+        n_blocks += blocks;
+    }
+    std::vector<int32_t> table((size_t)(n_seqs * max_blocks)), kv_of_head((size_t)s.H);
+    for (int32_t h = 0; h < s.H; h++) kv_of_head[(size_t)h] = h * s.K / s.H;
+    int32_t next = n_blocks - 1;
+    for (int32_t q = 0; q < n_seqs; q++) {
+        int32_t blocks = (sequences[q].first + sequences[q].second + s.block_size - 1) / s.block_size;
+        for (int32_t b = 0; b < blocks; b++) table[(size_t)(q * max_blocks + b)] = next--;
+    }
+    size_t half = (size_t)n_blocks * s.K * s.block_size * dtype_row_bytes(s.type, s.e);
+    struct both cache = put(nullptr, 2 * half), blocks = put(table);
+    std::vector<float> frequencies((size_t)s.e / 2);
+    for (int32_t i = 0; i < s.e / 2; i++) frequencies[(size_t)i] = std::pow(1e4f, -2.0f * (float)i / (float)s.e);
+    struct both inv = put(frequencies);
+    /* First what is in the cache, then the step: both by the operations themselves. */
+    for (int pass = 0; pass < 2; pass++) {
+        std::vector<int32_t> pos, seq, len;
+        for (int32_t q = 0; q < n_seqs; q++) {
+            int from = pass ? sequences[q].first : 0, to = pass ? from + sequences[q].second : sequences[q].first;
+            for (int p = from; p < to; p++) {
+                pos.push_back(p);
+                seq.push_back(q);
+                len.push_back(p + 1);
+            }
+        }
+        T = (int32_t)pos.size();
+        if (T == 0) continue;
+        int32_t stride = s.H * s.e + 5;
+        struct both q = put(random_floats((size_t)T * s.H * s.e)), k = put(random_floats((size_t)T * s.K * s.e)),
+                    v = put(random_floats((size_t)T * s.K * s.e)), cs = room((size_t)T * s.e),
+                    out = put(std::vector<float>((size_t)T * stride)), dpos = put(pos), dseq = put(seq),
+                    dlen = put(len);
+        run([&](struct kctx *c, const struct kernels *ops) {
+            struct rope_freqs f = {s.e, 1.1f, 1e4f, s.ntk, 8, inv.on(c)};
+            struct kv_view kv = {s.type, n_blocks, s.block_size, s.K, s.e, cache.on(c), cache.on(c) + half};
+            struct step_rows rows = {T, n_seqs, max_blocks, dpos.on(c), dseq.on(c), blocks.on(c)};
+            ops->rope_table(c, cs.on(c), &f, dpos.on(c), dlen.on(c), T);
+            ops->rope_kv(c, q.on(c), s.H, k.on(c), v.on(c), cs.on(c), &kv, &rows);
+            ops->attention(c, out.on(c), stride, q.on(c), s.H, kv_of_head.data(), &kv, &rows,
+                           1 / std::sqrt((float)s.e), s.window);
+        });
+        same("rope_table", cs, 1e-4);
+        same("rope_kv, q", q, 1e-4);
+        same("rope_kv, k", k, 1e-4);
+        same("attention", out, s.type == DTYPE_F32 ? 1e-4 : 2e-3);
+        drop({q, k, v, cs, out, dpos, dseq, dlen});
+    }
+    drop({cache, blocks, inv});
+}
+
+static void attention_reads_what_was_written_whatever_the_mix(void **) {
+    for (enum dtype type : {DTYPE_F32, DTYPE_F16, DTYPE_BF16}) {
+        attend({4, 2, 16, 4, 0, type, 0}, {{0, 11}});
+        attend({3, 3, 8, 8, 0, type, 0}, {{9, 1}, {30, 1}, {0, 7}});
+        attend({6, 1, 32, 16, 5, type, 2.0f}, {{40, 1}, {3, 12}});
+    }
+}
+
+static void a_row_does_not_depend_on_those_beside_it(void **) {
+    int32_t cols = 96, n = 40;
+    struct weights w = random_weights(DTYPE_Q8_0, n, cols);
+    std::vector<float> rows = random_floats(6 * (size_t)cols);
+    struct both all = put(rows), y = room(6 * (size_t)n), one = room((size_t)n);
+    struct linear_job job = {&w.on[1], 0, y.at[1]};
+    gpu->ops->linear(gpu, &job, 1, all.at[1], 6);
+    std::vector<float> together = get<float>(gpu, y);
+    for (int t = 0; t < 6; t++) {
+        struct linear_job alone = {&w.on[1], 0, one.at[1]};
+        gpu->ops->linear(gpu, &alone, 1, all.at[1] + (size_t)t * cols * 4, 1);
+        assert_memory_equal(get<float>(gpu, one).data(), &together[(size_t)t * n], (size_t)n * 4);
+    }
+    drop({all, y, one});
+    drop(&w);
+}
+
+int main() {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(norms_sums_and_activations),
+        cmocka_unit_test(rows_are_gathered),
+        cmocka_unit_test(embeddings_of_every_type),
+        cmocka_unit_test(products_of_every_type_and_number_of_rows),
+        cmocka_unit_test(attention_reads_what_was_written_whatever_the_mix),
+        cmocka_unit_test(a_row_does_not_depend_on_those_beside_it),
+    };
+    return cmocka_run_group_tests(tests, open_both, close_both);
+}
