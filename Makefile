@@ -49,7 +49,8 @@ BENCHES = $(patsubst bench/%.c,$(B)/bench/%,$(BENCH_SRC))
 # The .cu sources as C++ for the devices that tests/cusim simulates.
 CUSIM_SRC = $(filter-out tests/cusim/test_%,$(wildcard tests/cusim/*.cc tests/cusim/*.cu)) \
             $(wildcard kernels/cuda/*.cu)
-CUSIM_TESTS = $(patsubst tests/cusim/%.cc,$(B)/cusim/%,$(wildcard tests/cusim/test_*.cc))
+CUSIM_TESTS = $(patsubst tests/cusim/%.cc,$(B)/cusim/%,$(wildcard tests/cusim/test_*.cc)) \
+              $(B)/cusim/golden_models
 CUSIM_FLAGS = -std=gnu++17 $(OPT) -g -Wall -Wextra -Werror -DTPD_CUSIM -D_GNU_SOURCE -ffp-contract=off -pthread -I. -Itests/cusim \
               -Itests/cusim/include
 cusim_obj = $(patsubst %,$(B)/obj/cusim/%.o,$(1))
@@ -79,6 +80,11 @@ $(B)/tpctl: $(call obj,$(TPCTL_SRC)) $(B)/libtpdclient.a
 $(B)/obj/cusim/%.o: %
 	@mkdir -p $(@D)
 	$(CXX) $(CUSIM_FLAGS) -MMD -MP -x c++ -c -o $@ $<
+# The golden models of the C tests, on ranks that have simulated devices.
+$(B)/cusim/golden_models: $(B)/obj/tests/unit/test_model_golden.o $(B)/libtesthelp.a \
+                          $(call cusim_obj,$(CUSIM_SRC)) $(B)/libtpdcore.a
+	@mkdir -p $(@D)
+	$(CXX) -o $@ $^ $(B)/libtpdcore.a -lcmocka $(LDLIBS)
 $(B)/cusim/%: $(B)/obj/cusim/tests/cusim/%.cc.o $(call cusim_obj,$(CUSIM_SRC)) $(B)/libtpdcore.a
 	@mkdir -p $(@D)
 	$(CXX) -o $@ $^ -lcmocka $(LDLIBS)

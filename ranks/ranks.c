@@ -61,6 +61,12 @@ static int open_device(struct member *me, struct error *e) {
     if (options->device == RANK_PLAN) {
         snprintf(me->device_name, sizeof me->device_name, "plan:%d", rank->index);
         rc = kernels_plan_open(&rank->ctx, rank->index, options->memory_limit, e);
+    } else if (options->device == RANK_CUDA) {
+        struct cuda_options cuda = {.device = options->gpus[rank->index % options->n_gpus],
+                                    .memory_limit = options->memory_limit,
+                                    .same_bits = options->same_bits};
+        snprintf(me->device_name, sizeof me->device_name, "cuda:%d", cuda.device);
+        rc = kernels_cuda_open(&rank->ctx, rank->index, &cuda, e);
     } else {
         struct cpu_options cpu = {.memory_limit = options->memory_limit,
                                   .debug_alias = options->debug_alias};

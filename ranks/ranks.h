@@ -20,13 +20,15 @@ struct rank {
     void *state; /* what the units keep on this rank: its model shard */
 };
 
-enum rank_device { RANK_CPU, RANK_PLAN };
+enum rank_device { RANK_CPU, RANK_PLAN, RANK_CUDA };
 
 struct ranks_options {
     enum rank_device device;
     int n;
     struct core_set
         cores;            /* dealt to the ranks; n 0 = those allowed; n_ranks > cores shares them */
+    int n_gpus, gpus[64]; /* RANK_CUDA: rank i has gpus[i % n_gpus] */
+    bool same_bits;       /* RANK_CUDA: as struct cuda_options */
     size_t memory_limit;  /* bytes a rank may hold; 0 = what there is */
     size_t staging_bytes; /* for comm_world_new */
     int deadline_ms;

@@ -39,7 +39,10 @@ each_test() { # each_test SUFFIX PATTERN
     done
 }
 
-each_cusim() { # a few orders of everything that has no order
+each_cusim() { # a few orders of everything that has no order; some golden models in one
+    [ -x "$B/cusim/golden_models" ] && run_one "golden models on simulated GPUs, tp 1 to 4" \
+        env TPD_TEST_GPUS=4 TPD_TEST_ONLY="${TPD_TEST_ONLY:-granite llama-q4_k}" \
+        timeout 1200 "$B/cusim/golden_models"
     for test in "$B"/cusim/test_*; do
         case $test in *.d | *.o) continue ;; esac
         for seed in 1 2 3; do
