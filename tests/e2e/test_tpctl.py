@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from daemon import need_terminals
 from fake_server import ERRORS, PIECES, SENSELESS, STATUS, FakeServer
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -54,6 +55,7 @@ def one_line(run):
 
 def on_terminal(server, *words, no_color=False):
     """Stdout as a terminal shows it; stdin is not one."""
+    need_terminals()
     leader, follower = pty.openpty()
     env = environment(TPD_SOCKET=server.path, **({"NO_COLOR": "1"} if no_color else {}))
     run = subprocess.Popen([TPCTL, *words], stdin=subprocess.DEVNULL, stdout=follower,

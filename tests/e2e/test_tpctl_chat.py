@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from daemon import BUILD
+from daemon import BUILD, need_terminals
 
 ANSWER_S = 30
 TPCTL = str(BUILD / "tpctl")
@@ -26,6 +26,7 @@ class Terminal:
 
     def __init__(self, home, *args):
         self.seen = ""
+        need_terminals()
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
             os.chdir(home)

@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from daemon import need_terminals
 from fake_jobs import STEPS
 from test_python_client import tpd
 from test_tpctl import (BAD_DATA, BUSY, DEADLINE, INTERRUPTED, NO_FILE, TPCTL, USAGE, environment, one_line,
@@ -136,6 +137,7 @@ def test_ctrl_c_ends_the_waiting_and_not_the_job(server):
 
 def on_error_terminal(server, *words):
     """What stderr shows when it is a terminal."""
+    need_terminals()
     leader, follower = pty.openpty()
     run = subprocess.Popen([TPCTL, *words], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                            stderr=follower, env=environment(TPD_SOCKET=server.path))
