@@ -93,6 +93,7 @@ def test_a_conversation_on_a_terminal(talk, tmp_path):
     t.say("Again")
     t.type("/save talk.jsonl\n")
     t.until("are in talk.jsonl")
+    t.until("> ")  # only there is Ctrl-D read as a key
     t.type("\x04")
     assert t.end() == 0
     record = json.loads((tmp_path / "talk.jsonl").read_text())
