@@ -27,7 +27,7 @@ def default_models():
     folder = BUILD / "bench-models"
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
-    for kind in ("bf16", "q8_0", "q4_0", "q4_k"):
+    for kind in ("bf16", "q8_0", "q4_0", "q4_k_m"):
         path = folder / f"smollm2-135m-{kind}.gguf"
         if not path.exists():
             subprocess.run([sys.executable, ROOT / "bench/make_model.py", "smollm2-135m", kind,

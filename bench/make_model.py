@@ -19,12 +19,16 @@ SHAPES = {
 }
 # name: (GGUF's number, elements in a block, its bytes, file type number)
 TYPES = {"f32": (0, 1, 4, 0), "q4_0": (2, 32, 18, 2), "q5_0": (6, 32, 22, 8),
-         "q8_0": (8, 32, 34, 7), "q4_k": (12, 256, 144, 14), "bf16": (30, 1, 2, 32)}
-FALLBACK = "q5_0"  # for rows that are no whole number of q4_k blocks, as llama.cpp chooses
+         "q8_0": (8, 32, 34, 7), "q4_k": (12, 256, 144, 14), "q6_k": (14, 256, 210, 18),
+         "bf16": (30, 1, 2, 32)}
+# Files of several types, as llama-quantize makes them: what most matrices are, and the file type.
+MIXES = {"q4_k_m": ("q4_k", 15)}
+# For rows that are no whole number of blocks of 256, as llama.cpp chooses.
+FALLBACK = {"q4_k": "q5_0", "q6_k": "q8_0"}
 STD = 0.02
 # d such that random codes give numbers of about STD, as (byte offset in the block, value)
 SCALES = {"q8_0": [(0, STD / 74)], "q4_0": [(0, STD / 4.6)], "q5_0": [(0, STD / 9.2)],
-          "q4_k": [(0, STD / 220), (2, 7.5 * STD / 220)]}
+          "q4_k": [(0, STD / 220), (2, 7.5 * STD / 220)], "q6_k": [(208, STD / 1370)]}
 ALIGNMENT = 32
 POOL_BLOCKS = 1 << 16
 
@@ -56,10 +60,28 @@ def tensors(shape):
         yield "output.weight", shape["vocab"], hidden
 
 
-def tensor_type(kind, rows, cols):
+def more_bits(name, shape):
+    """What Q4_K_M keeps in Q6_K: the head, and v and down of an eighth of the layers at either end
+    and of every third between."""
+    if name == ("token_embd.weight" if shape["tied"] else "output.weight"):
+        return True
+    parts = name.split(".")
+    if len(parts) != 4 or parts[2] not in ("attn_v", "ffn_down"):
+        return False
+    layer, n = int(parts[1]), shape["layers"]
+    return layer < n // 8 or layer >= 7 * n // 8 or (layer - n // 8) % 3 == 2
+
+
+def tensor_type(kind, name, shape, rows, cols):
     if rows is None:
         return "f32"
-    return FALLBACK if cols % TYPES[kind][1] else kind
+    if kind in MIXES:
+        kind = "q6_k" if more_bits(name, shape) else MIXES[kind][0]
+    return FALLBACK[kind] if cols % TYPES[kind][1] else kind
+
+
+def file_type(kind):
+    return MIXES[kind][1] if kind in MIXES else TYPES[kind][3]
 
 
 def tensor_bytes(kind, rows, cols):
@@ -110,7 +132,7 @@ def metadata(name, shape, kind):
     kinds = [1] * (len(tokens) - 2) + [3, 3]  # the last two are control tokens
     return {
         "general.architecture": "llama", "general.name": f"{name} shape, random {kind}",
-        "general.file_type": TYPES[kind][3], "general.quantization_version": 2,
+        "general.file_type": file_type(kind), "general.quantization_version": 2,
         "llama.context_length": shape["context"], "llama.embedding_length": shape["hidden"],
         "llama.block_count": shape["layers"], "llama.feed_forward_length": shape["ffn"],
         "llama.attention.head_count": shape["heads"],
@@ -134,7 +156,7 @@ def header(name, shape, kind):
     entries = metadata(name, shape, kind)
     infos, offset = [], 0
     for tensor, rows, cols in tensors(shape):
-        own = tensor_type(kind, rows, cols)
+        own = tensor_type(kind, tensor, shape, rows, cols)
         dims = (cols,) if rows is None else (cols, rows)
         infos.append(string(tensor) + struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims,
                                                   TYPES[own][0], offset))
@@ -158,8 +180,8 @@ def write_model(out, name, shape, kind):
     rng = np.random.default_rng(135)
     pools = {}
     out.write(header(name, shape, kind))
-    for _, rows, cols in tensors(shape):
-        own = tensor_type(kind, rows, cols)
+    for tensor, rows, cols in tensors(shape):
+        own = tensor_type(kind, tensor, shape, rows, cols)
         size = tensor_bytes(own, rows, cols)
         if rows is None:
             out.write((1 + 0.1 * rng.standard_normal(cols)).astype("<f4").tobytes())
@@ -175,7 +197,7 @@ def write_model(out, name, shape, kind):
 def main():
     parser = argparse.ArgumentParser(description="Writes a random model of a real shape as GGUF.")
     parser.add_argument("shape", choices=SHAPES)
-    parser.add_argument("type", choices=[t for t in TYPES if t not in ("f32", "q5_0")])
+    parser.add_argument("type", choices=["bf16", "q8_0", "q4_0", "q4_k", *MIXES])
     parser.add_argument("path")
     args = parser.parse_args()
     part = args.path + ".part"
