@@ -40,11 +40,12 @@ TPCTL_SRC = $(wildcard client/tpctl/*.c)
 TEST_SRC = $(wildcard tests/unit/test_*.c)
 TEST_HELPER_SRC = $(filter-out $(TEST_SRC),$(wildcard tests/unit/*.c))
 BENCH_SRC = $(wildcard bench/bench_*.c)
+LOAD_SRC = $(wildcard bench/load/*.c)
 
 obj = $(patsubst %.c,$(B)/obj/%.o,$(1))
 DAEMON_LIB_OBJ = $(filter-out $(B)/obj/daemon/main.o,$(call obj,$(DAEMON_SRC)))
 TESTS = $(patsubst tests/unit/%.c,$(B)/tests/%,$(TEST_SRC))
-BENCHES = $(patsubst bench/%.c,$(B)/bench/%,$(BENCH_SRC))
+BENCHES = $(patsubst bench/%.c,$(B)/bench/%,$(BENCH_SRC)) $(B)/bench/load
 
 # The .cu sources as C++ for the devices that tests/cusim simulates.
 CUSIM_SRC = $(filter-out tests/cusim/test_%,$(wildcard tests/cusim/*.cc tests/cusim/*.cu)) \
@@ -92,6 +93,9 @@ $(B)/tests/%: $(B)/obj/tests/unit/%.o $(B)/libtesthelp.a $(B)/libtpddaemon.a $(B
               $(B)/libtpdclient.a
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^ -lcmocka $(LDLIBS)
+$(B)/bench/load: $(call obj,$(LOAD_SRC))
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) -o $@ $^ -luv -ljansson -lhttp_parser -lm
 $(B)/bench/%: $(B)/obj/bench/%.o $(B)/libtpdcore.a
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
@@ -132,14 +136,14 @@ demo:
 	@B=$(B) PYTHON=$(PYTHON) etc/demo/demo.sh $(MODEL)
 
 test:
-	@$(MAKE) --no-print-directory -j2 all tests
+	@$(MAKE) --no-print-directory -j2 all tests $(B)/bench/load
 	@B=$(B) PYTHON=$(PYTHON) tests/openai_venv.sh
 	@B=$(B) PYTHON=$(PYTHON) tests/run.sh layers unit alias e2e
 test-unit:
 	@$(MAKE) --no-print-directory -j2 tests
 	@B=$(B) PYTHON=$(PYTHON) tests/run.sh layers unit
 test-e2e:
-	@$(MAKE) --no-print-directory -j2 all
+	@$(MAKE) --no-print-directory -j2 all $(B)/bench/load
 	@B=$(B) PYTHON=$(PYTHON) tests/run.sh e2e
 
 test-asan:
