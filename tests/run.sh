@@ -21,11 +21,15 @@ trap 'rm -f "$log"' EXIT
 run_one() { # run_one LABEL COMMAND…
     label=$1
     shift
-    if "$@" >"$log" 2>&1; then
+    began=$(date +%s)
+    "$@" >"$log" 2>&1
+    status=$?
+    seconds=$(($(date +%s) - began))
+    if [ "$status" -eq 0 ]; then
         passed=$((passed + 1))
         tests=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' "$log")
         reason=$(sed -n 's/^skip[a-z]*: //p' "$log" | head -n 1)
-        echo "ok   $label (${tests:-1} tests${reason:+, some skipped: $reason})"
+        echo "ok   $label (${tests:-1} tests, $seconds s${reason:+, some skipped: $reason})"
     else
         failed=$((failed + 1))
         echo "FAIL $label"

@@ -12,13 +12,12 @@ struct attention_case {
     int32_t n_blocks;
 };
 
-static float cache_at(const struct attention_case *a, const uint8_t *cache, int32_t seq,
-                      int32_t head, int32_t p, int32_t i) {
+/* x[e]: what the cache holds of position p. */
+static void cache_at(const struct attention_case *a, const uint8_t *cache, int32_t seq,
+                     int32_t head, int32_t p, float *x) {
     int32_t block = a->blocks[seq * a->max_blocks + p / a->block_size];
     size_t at = (size_t)((block * a->K + head) * a->block_size + p % a->block_size);
-    float x[256];
     dtype_row_to_f32(a->type, cache + at * dtype_row_bytes(a->type, a->e), x, a->e);
-    return x[i];
 }
 
 static void reference(const struct attention_case *a, int32_t t, int32_t h, double scale,
@@ -27,10 +26,11 @@ static void reference(const struct attention_case *a, int32_t t, int32_t h, doub
     int32_t head = a->kv_of_head[h], seq = a->seq[t], last = a->pos[t];
     int32_t first = a->window > 0 && last >= a->window ? last - a->window + 1 : 0;
     double max = -INFINITY, total = 0, *score = malloc((size_t)(last + 1) * sizeof *score);
+    float x[256];
     for (int32_t p = first; p <= last; p++) {
         score[p] = 0;
-        for (int32_t i = 0; i < a->e; i++)
-            score[p] += (double)q[i] * (double)cache_at(a, a->keys, seq, head, p, i);
+        cache_at(a, a->keys, seq, head, p, x);
+        for (int32_t i = 0; i < a->e; i++) score[p] += (double)q[i] * (double)x[i];
         score[p] *= scale;
         if (score[p] > max) max = score[p];
     }
@@ -38,8 +38,8 @@ static void reference(const struct attention_case *a, int32_t t, int32_t h, doub
     for (int32_t p = first; p <= last; p++) {
         double w = exp(score[p] - max);
         total += w;
-        for (int32_t i = 0; i < a->e; i++)
-            out[i] += w * (double)cache_at(a, a->values, seq, head, p, i);
+        cache_at(a, a->values, seq, head, p, x);
+        for (int32_t i = 0; i < a->e; i++) out[i] += w * (double)x[i];
     }
     for (int32_t i = 0; i < a->e; i++) out[i] /= total;
     free(score);
