@@ -30,7 +30,8 @@ SAN_FLAGS = $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all)
 ISA_avx2 = -mavx2 -mfma -mf16c
 ISA_avx512 = -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma -mf16c
 isa_flags = $(foreach isa,avx2 avx512,$(if $(findstring _$(isa).c,$(1)),$(ISA_$(isa))))
-kernel_flags = $(if $(findstring kernels/cpu/,$(1)),-O3)
+# gcc takes minutes for -O3 under the address sanitizer, whose checks are the same at $(OPT).
+kernel_flags = $(if $(SAN),,$(if $(findstring kernels/cpu/,$(1)),-O3))
 
 CORE_DIRS = base formats text text/jinja kernels kernels/cpu kernels/plan ipc ranks model serve train
 CORE_SRC = $(foreach d,$(CORE_DIRS),$(wildcard $(d)/*.c))
