@@ -11,6 +11,10 @@ PREFIX ?= /usr/local
 # Where the system looks for cron's files; a prefix of somebody's own has an etc of its own.
 SYSCONFDIR ?= $(if $(filter /usr /usr/local,$(PREFIX)),/etc,$(PREFIX)/etc)
 PYTHON ?= /usr/bin/python3
+# CUDA=1 builds tpd-cuda.so too, with the toolkit in CUDA_HOME, for the chips in CUDA_ARCH.
+CUDA ?=
+CUDA_HOME ?= /usr/local/cuda
+CUDA_ARCH ?= 80 90 100
 
 PKGS = libuv jansson libpcre2-8 libutf8proc sqlite3
 # Asked once, and only when something is compiled: `make deps` runs before pkg-config is there.
@@ -49,16 +53,25 @@ TESTS = $(patsubst tests/unit/%.c,$(B)/tests/%,$(TEST_SRC))
 BENCHES = $(patsubst bench/%.c,$(B)/bench/%,$(BENCH_SRC)) $(B)/bench/load
 
 # The .cu sources as C++ for the devices that tests/cusim simulates.
-CUSIM_SRC = $(filter-out tests/cusim/test_%,$(wildcard tests/cusim/*.cc tests/cusim/*.cu)) \
-            $(wildcard kernels/cuda/*.cu)
+CUSIM_DEVICE_SRC = $(filter-out tests/cusim/test_%,$(wildcard tests/cusim/*.cc)) $(wildcard kernels/cuda/*.cu)
+CUSIM_SRC = $(CUSIM_DEVICE_SRC) $(wildcard tests/cusim/*.cu)
 CUSIM_TESTS = $(patsubst tests/cusim/%.cc,$(B)/cusim/%,$(wildcard tests/cusim/test_*.cc)) \
               $(B)/cusim/golden_models
-CUSIM_FLAGS = -std=gnu++17 $(OPT) -g -Wall -Wextra -Werror -DTPD_CUSIM -D_GNU_SOURCE -ffp-contract=off -pthread -I. -Itests/cusim \
+CUSIM_FLAGS = -std=gnu++17 $(OPT) -g -Wall -Wextra -Werror -DTPD_CUSIM -D_GNU_SOURCE -ffp-contract=off -fPIC -fvisibility=hidden -pthread -I. -Itests/cusim \
               -Itests/cusim/include
 cusim_obj = $(patsubst %,$(B)/obj/cusim/%.o,$(1))
 
+# The same sources for real devices. Sums must not depend on where the compiler fuses: -fmad=false.
+NVCC = $(CUDA_HOME)/bin/nvcc
+NVCC_FLAGS = -std=c++17 -O3 -fmad=false -Werror all-warnings -I. \
+             -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra,-Werror,-D_GNU_SOURCE \
+             $(foreach arch,$(CUDA_ARCH),-gencode arch=compute_$(arch),code=sm_$(arch))
+CUDA_OBJ = $(patsubst %,$(B)/obj/gpu/%.o,$(wildcard kernels/cuda/*.cu))
+# What either library needs of the rest, it brings along: it has one symbol for others, and asks for none.
+PIC_LIB = $(B)/obj/pic/libbase.a
+
 .PHONY: all tests help deps demo test test-unit test-e2e test-asan test-tsan test-cusim test-spin fuzz bench install clean
-all: $(B)/tpd $(B)/tpctl $(B)/libtpdclient.a
+all: $(B)/tpd $(B)/tpctl $(B)/libtpdclient.a $(if $(CUDA),$(B)/tpd-cuda.so)
 
 $(B)/obj/%.o: %.c
 	@mkdir -p $(@D)
@@ -90,6 +103,21 @@ $(B)/cusim/golden_models: $(B)/obj/tests/unit/test_model_golden.o $(B)/libtesthe
 $(B)/cusim/%: $(B)/obj/cusim/tests/cusim/%.cc.o $(call cusim_obj,$(CUSIM_SRC)) $(B)/libtpdcore.a
 	@mkdir -p $(@D)
 	$(CXX) -o $@ $^ -lcmocka $(LDLIBS)
+$(B)/obj/pic/%.o: %.c
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -fPIC -fvisibility=hidden -MMD -MP -c -o $@ $<
+$(PIC_LIB): $(patsubst %.c,$(B)/obj/pic/%.o,$(wildcard base/*.c) kernels/kernels.c)
+	rm -f $@ && ar rcs $@ $^
+$(B)/cusim/tpd-cuda.so: $(call cusim_obj,$(CUSIM_DEVICE_SRC)) $(PIC_LIB)
+	@mkdir -p $(@D)
+	$(CXX) -shared -Wl,-z,defs -o $@ $^ -pthread
+$(B)/obj/gpu/%.cu.o: %.cu
+	@mkdir -p $(@D)
+	@test -x $(NVCC) || { echo 'there is no $(NVCC): CUDA_HOME=dir names the CUDA toolkit' >&2; exit 1; }
+	$(NVCC) $(NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
+$(B)/tpd-cuda.so: $(CUDA_OBJ) $(PIC_LIB)
+	$(NVCC) -shared -cudart static -o $@ $^ -L$(CUDA_HOME)/lib64 -lcublas \
+	    -Xlinker -z,defs,--exclude-libs,ALL,-rpath,$(CUDA_HOME)/lib64
 $(B)/tests/%: $(B)/obj/tests/unit/%.o $(B)/libtesthelp.a $(B)/libtpddaemon.a $(B)/libtpdcore.a \
               $(B)/libtpdclient.a
 	@mkdir -p $(@D)
@@ -110,6 +138,7 @@ tests: $(TESTS)
 
 help:
 	@echo 'make              build $(B)/tpd, $(B)/tpctl and the client library'
+	@echo 'make CUDA=1       $(B)/tpd-cuda.so too, with which tpd runs on GPUs (needs the CUDA toolkit)'
 	@echo 'make deps         install the Debian packages that building and testing need (as root)'
 	@echo 'make demo         build, start tpd on two ranks, ask it something, teach it, roll back (no download)'
 	@echo '                  MODEL=smollm2: the same with a real chat model, fetched once (93 MB)'
@@ -117,7 +146,7 @@ help:
 	@echo 'make test-unit    the C tests alone       make test-e2e   the tests through the socket alone'
 	@echo 'make test-asan    the C tests with the address and undefined-behaviour sanitizers'
 	@echo 'make test-tsan    the C tests with the thread sanitizer'
-	@echo 'make test-cusim   the CUDA sources on simulated devices'
+	@echo 'make test-cusim   the CUDA sources on simulated devices, and tpd on them'
 	@echo 'make test-spin    every interleaving of the collectives'"'"' flag protocols (needs spin, else skips)'
 	@echo 'make fuzz         mutated model files, tokenizers and requests under sanitizers'
 	@echo 'make bench        the table that docs/performance.md quotes (LLAMA_BENCH=path: side by side)'
@@ -125,6 +154,7 @@ help:
 	@echo 'make clean        remove $(B)'
 	@echo
 	@echo 'Variables: B=dir  CC=gcc|clang  SAN=address,undefined|thread  PREFIX=dir  DESTDIR=dir'
+	@echo '           CUDA_HOME=$(CUDA_HOME)  CUDA_ARCH="$(CUDA_ARCH)"'
 
 DEB = gcc g++ make pkg-config libuv1-dev libjansson-dev libpcre2-dev libutf8proc-dev \
       libsqlite3-dev libhttp-parser-dev libedit-dev libcmocka-dev python3 python3-pip python3-pytest python3-numpy spin
@@ -154,7 +184,7 @@ test-tsan:
 	@$(MAKE) --no-print-directory -j2 B=$(B)-tsan SAN=thread OPT=-O1 all tests
 	@B=$(B)-tsan PYTHON=$(PYTHON) tests/run.sh unit
 test-cusim:
-	@$(MAKE) --no-print-directory -j2 $(CUSIM_TESTS)
+	@$(MAKE) --no-print-directory -j2 $(CUSIM_TESTS) $(B)/cusim/tpd-cuda.so all
 	@B=$(B) tests/run.sh cusim
 test-spin:
 	@CC='$(CC)' tests/spin/run.sh
@@ -170,6 +200,8 @@ install: all
 	install -D -m 755 $(B)/tpd $(DESTDIR)$(PREFIX)/bin/tpd
 	install -D -m 755 $(B)/tpctl $(DESTDIR)$(PREFIX)/bin/tpctl
 	install -D -m 644 $(B)/libtpdclient.a $(DESTDIR)$(PREFIX)/lib/libtpdclient.a
+	test ! -e $(B)/tpd-cuda.so || \
+	    install -D -m 755 $(B)/tpd-cuda.so $(DESTDIR)$(PREFIX)/lib/tpd/tpd-cuda.so
 	install -D -m 644 client/lib/tpd/client.h $(DESTDIR)$(PREFIX)/include/tpd/client.h
 	install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig
 	sed 's#@PREFIX@#$(PREFIX)#g' client/lib/tpdclient.pc.in >$(DESTDIR)$(PREFIX)/lib/pkgconfig/tpdclient.pc

@@ -1,6 +1,7 @@
 #include "daemon/command_line.h"
 
 #include "base/words.h"
+#include "daemon/device.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -104,7 +105,7 @@ int command_line_read(struct daemon_config *config, enum command *command, int a
     if (rc == 0) rc = read_flags(&pass, argc, argv, e);
     if (rc == 0 && *config->model == '\0')
         rc = error_set(e, ERR_USAGE, "no model given: tpd --model PATH (see tpd --help)");
-    return rc;
+    return rc == 0 ? device_settle(config, e) : rc;
 }
 
 /* Prints text in lines of at most 70 bytes, each after the first indented. */

@@ -19,10 +19,12 @@ const struct config_key config_keys[] = {
     {"init", CONFIG_INT, AT(init), "-1", -1, INT64_MAX, NULL,
      "begin a model: its directory has config.json and a tokenizer but no weights, which are drawn "
      "from this seed; -1 = the weights are there"},
-    {"tp", CONFIG_INT, AT(tp), "1", 1, 64, NULL,
-     "how many ranks the model is split over (tensor parallelism)"},
+    {"tp", CONFIG_INT, AT(tp), "0", 0, 64, NULL,
+     "how many ranks the model is split over (tensor parallelism); 0 = one for each number of "
+     "cuda:LIST, else 1"},
     {"device", CONFIG_TEXT, AT(device), "auto", 0, 0, NULL,
-     "auto or cpu: the cores this process may use; cpu:0-3,8 names them"},
+     "cpu: the cores this process may use (cpu:0-3,8 names them); cuda:0,1: a GPU for each rank "
+     "(cuda:0,0 shares one), cuda: the first tp; auto: GPUs where there are enough, else cpu"},
     {"threads", CONFIG_INT, AT(threads), "0", 0, 1024, NULL,
      "cores in all, dealt to the ranks; 0 = all that the device has"},
     {"ctx", CONFIG_INT, AT(ctx), "0", 0, 1 << 24, NULL,

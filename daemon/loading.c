@@ -14,6 +14,7 @@
 struct loading {
     uv_work_t work;
     struct server *server;
+    struct devices devices;
     struct model *model;
     struct tokenizer *tokenizer;
     struct chat *chat;
@@ -36,8 +37,9 @@ static double ms_since(int64_t start_ns) {
 static void open_files(uv_work_t *work) {
     struct loading *l = work->data;
     const char *path = l->server->config->model;
-    int64_t start = clock_ns();
     int64_t seed = l->server->config->init;
+    if (devices_choose(&l->devices, l->server->config, &l->error) != 0) return;
+    int64_t start = clock_ns();
     int rc = seed < 0 ? model_open(&l->model, path, &l->error)
                       : model_open_new(&l->model, path, (uint64_t)seed, &l->error);
     if (rc != 0) return;
@@ -48,28 +50,6 @@ static void open_files(uv_work_t *work) {
     const char *choice = l->server->config->chat_template;
     if (chat_open(&l->chat, path, choice, l->tokenizer, &l->error) != 0) return;
     adapters_open_files(l->server, l->model);
-}
-
-static int choose_cores(const struct daemon_config *config, struct core_set *cores,
-                        struct error *e) {
-    const char *device = config->device;
-    core_set_allowed(cores);
-    if (strncmp(device, "cpu:", 4) == 0) {
-        int rc = core_set_parse(cores, device + 4, e);
-        if (rc == 0) rc = core_set_check(cores, e);
-        if (rc != 0) return error_prefix(e, "device: ");
-    } else if (strncmp(device, "cuda", 4) == 0)
-        return error_set(e, ERR_CONFIG,
-                         "device %s: this version of tpd computes on CPUs only; "
-                         "use auto or cpu",
-                         device);
-    else if (strcmp(device, "auto") != 0 && strcmp(device, "cpu") != 0)
-        return error_set(e, ERR_CONFIG, "device must be auto, cpu or cpu:LIST, not \"%s\"", device);
-    if (config->threads > cores->n)
-        log_warn("threads = %lld, but there are only %d cores: %d are used",
-                 (long long)config->threads, cores->n, cores->n);
-    else if (config->threads > 0) cores->n = (int)config->threads;
-    return 0;
 }
 
 static void say_ready(struct server *server) {
@@ -114,13 +94,26 @@ static void on_engine_state(void *user, enum engine_state state, const struct er
     mailbox_post(&server->mailbox, &mail->letter);
 }
 
+static void say_devices(const struct server *server, int tp) {
+    const struct devices *d = &server->devices;
+    char cores[256], gpus[512] = "";
+    core_set_format(&d->cores, cores, sizeof cores);
+    for (int i = 0, at = 0; i < d->n_gpus && at < (int)sizeof gpus; i++)
+        at += snprintf(gpus + at, sizeof gpus - (size_t)at, "%s%d", i ? "," : "cuda:", d->gpus[i]);
+    if (d->n_gpus) log_info("tp %d on %s", tp, gpus);
+    else log_info("tp %d on %d cores: %s", tp, d->cores.n, cores);
+}
+
 static int start_engine(struct server *server, struct error *e) {
     const struct daemon_config *config = server->config;
-    char text[256];
+    const struct devices *devices = &server->devices;
     struct engine_options options = {
         .model = server->model,
         .tokenizer = server->tokenizer,
         .tp = (int)config->tp,
+        .cores = devices->cores,
+        .n_gpus = devices->n_gpus,
+        .tuning_path = devices->n_gpus ? server->tuning_path : NULL,
         .ctx = (int32_t)config->ctx,
         .slots = (int32_t)config->slots,
         .max_queue = (int32_t)config->max_queue,
@@ -133,11 +126,9 @@ static int start_engine(struct server *server, struct error *e) {
         .on_state = on_engine_state,
         .user = server,
     };
-    int rc = choose_cores(config, &options.cores, e);
-    if (rc != 0) return rc;
-    core_set_format(&options.cores, text, sizeof text);
-    log_info("tp %d on %d cores: %s", options.tp, options.cores.n, text);
-    rc = training_background(server, options.cores.n, &options.background, e);
+    memcpy(options.gpus, devices->gpus, sizeof options.gpus);
+    say_devices(server, options.tp);
+    int rc = training_background(server, options.cores.n, &options.background, e);
     if (rc == 0) rc = engine_start(&server->engine, &options, e);
     if (rc == 0) {
         training_started(server);
@@ -164,6 +155,7 @@ static void on_opened(uv_work_t *work, int status) {
     (void)status;
     struct loading *l = work->data;
     struct server *server = l->server;
+    server->devices = l->devices;
     server->model = l->model;
     server->tokenizer = l->tokenizer;
     server->chat = l->chat;

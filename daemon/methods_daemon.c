@@ -34,12 +34,26 @@ static json_t *devices_json(const struct engine_stats *stats) {
     json_t *devices = json_array();
     for (int r = 0; r < stats->tp; r++) {
         const struct mem_use *use = &stats->ranks[r].use;
-        json_array_append_new(
-            devices, json_pack("{s:i, s:s, s:{s:I, s:I, s:I}}", "rank", r, "name",
-                               stats->ranks[r].name, "memory", "used", (json_int_t)mem_used(use),
-                               "free", (json_int_t)use->free, "total", (json_int_t)use->total));
+        json_t *device =
+            json_pack("{s:i, s:s, s:{s:I, s:I, s:I}}", "rank", r, "name", stats->ranks[r].name, "memory",
+                      "used", (json_int_t)mem_used(use), "free", (json_int_t)use->free, "total",
+                      (json_int_t)use->total);
+        if (stats->ranks[r].loss[0])
+            json_object_set_new(device, "lost", string_json(stats->ranks[r].loss));
+        json_array_append_new(devices, device);
     }
     return devices;
+}
+
+/* How each rank reaches the memory of each. */
+static json_t *links_json(const struct devices *devices, int tp) {
+    json_t *links = json_array();
+    for (int a = 0; a < tp; a++) {
+        json_t *row = json_array();
+        for (int b = 0; b < tp; b++) json_array_append_new(row, json_string(devices_link(devices, a, b)));
+        json_array_append_new(links, row);
+    }
+    return links;
 }
 
 static json_t *kv_json(const struct engine_stats *s) {
@@ -50,9 +64,10 @@ static json_t *kv_json(const struct engine_stats *s) {
                      (int)(s->kv_blocks - s->kv_used - s->kv_cached));
 }
 
-static void add_engine(json_t *status, const struct engine_stats *s, double trained_per_s,
-                       int64_t parked) {
+static void add_engine(json_t *status, const struct engine_stats *s, const struct devices *devices,
+                       double trained_per_s, int64_t parked) {
     json_object_set_new(status, "devices", devices_json(s));
+    json_object_set_new(status, "links", links_json(devices, s->tp));
     json_object_set_new(status, "ctx", json_integer(s->ctx));
     json_object_set_new(
         status, "slots",
@@ -101,7 +116,8 @@ static void answer_status(struct call *call) {
         json_real(uptime_s(server)), "model", model_json(server), "tp", (int)server->config->tp,
         "connections", (json_int_t)server->n_conns, "job", job ? job : json_null());
     if (status)
-        add_engine(status, &stats, training_tokens_per_s(server), calls_count_parked(server));
+        add_engine(status, &stats, &server->devices, training_tokens_per_s(server),
+                   calls_count_parked(server));
     call_result(call, status);
 }
 

@@ -186,6 +186,8 @@ static int open_and_run(struct server *server, struct error *e) {
     if (rc == 0) rc = state_dir_open(server->config, &server->state_lock_fd, &state_dir, e);
     if (rc == 0) rc = training_open(server, state_dir, e);
     if (rc == 0) rc = adapters_open(server, state_dir, e);
+    if (rc == 0 && asprintf(&server->tuning_path, "%s/all-reduce.tuning", state_dir) < 0)
+        rc = error_set(e, ERR_MEMORY, "no memory for a path");
     free(state_dir);
     if (rc == 0) rc = listener_open(&server->listener, server->config, e);
     if (rc == 0) rc = run_loop(server, e);
@@ -216,6 +218,7 @@ int server_run(const struct daemon_config *config) {
     chat_free(server->chat);
     tokenizer_free(server->tokenizer);
     model_free(server->model);
+    free(server->tuning_path);
     int exit_code = server->exit_code;
     free(server);
     log_info("ended, exit code %d", exit_code);

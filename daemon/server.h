@@ -7,6 +7,7 @@
 
 #include "daemon/config.h"
 #include "daemon/conn.h"
+#include "daemon/device.h"
 #include "daemon/listener.h"
 #include "daemon/mailbox.h"
 #include "daemon/metrics.h"
@@ -47,6 +48,8 @@ struct server {
     int exit_code;
     int64_t started_ns;
 
+    struct devices devices;      /* chosen when the model is open */
+    char *tuning_path;           /* in state_dir: which all-reduces are the fastest on these GPUs */
     struct model *model;         /* NULL until it is open */
     struct tokenizer *tokenizer; /* the same */
     struct chat *chat;           /* the same */

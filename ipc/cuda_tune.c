@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "kernels/cuda/comm.h"
+#include "kernels/cuda/table.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -14,7 +15,8 @@ enum { SMALLEST = 4096, REPEATS = 8 };
 static void key_of(const struct comm *comm, char *key, size_t size) {
     char names[768];
     comm->world->cuda->names(comm->world->cuda_world, names, sizeof names);
-    snprintf(key, size, "ranks=%d way=%s devices=%s:", comm->n, comm->direct ? "peer" : "host", names);
+    snprintf(key, size, "library=%d ranks=%d way=%s devices=%s:", CUDA_TABLE_VERSION, comm->n,
+             comm->direct ? "peer" : "host", names);
 }
 
 /* False when the file has no line for this world. What is not understood is measured again. */

@@ -24,6 +24,14 @@ static void program_folder(char *out, size_t size) {
     else out[0] = 0;
 }
 
+bool cuda_driver_is_there(void) {
+    const char *named = getenv("TPD_CUDA_LIBRARY");
+    if (&tpd_cuda_table || (named && *named)) return true;
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+    if (driver) dlclose(driver);
+    return driver != NULL;
+}
+
 static void *open_library(struct error *e) {
     const char *named = getenv("TPD_CUDA_LIBRARY");
     char folder[3072], path[4096], tried[512] = "";

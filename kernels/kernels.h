@@ -267,6 +267,7 @@ struct kctx {
     const struct kernels *ops;
     int rank;
     struct error error; /* kind != ERR_NONE: failed */
+    bool lost;          /* the device answers every call with an error, until the process ends */
 };
 
 static inline bool kctx_failed(const struct kctx *c) { return c->error.kind != ERR_NONE; }

@@ -1,6 +1,8 @@
 #include "ranks/ranks.h"
 
+#include "base/log.h"
 #include "base/machine.h"
+#include "kernels/cuda/table.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,8 +16,9 @@ struct member {
     char device_name[128];
     struct error error; /* of opening, then of the last unit that failed; guarded by running */
 
-    pthread_mutex_t lock; /* guards memory */
+    pthread_mutex_t lock; /* guards memory and loss */
     struct mem_use memory;
+    struct error loss; /* of a device that is lost */
 };
 
 struct ranks {
@@ -54,6 +57,16 @@ static void record_failure(struct member *me) {
     atomic_compare_exchange_strong(&me->ranks->first_failed, &none, me->rank.index + 1);
 }
 
+/* The name of cuda:N with the card's own, where that can be asked for. */
+static void name_gpu(struct member *me, int device) {
+    struct error e;
+    struct cuda_device card;
+    const struct cuda_table *table = cuda_table_load(&e);
+    snprintf(me->device_name, sizeof me->device_name, "cuda:%d", device);
+    if (table && table->describe(device, &card, &e) == 0)
+        snprintf(me->device_name, sizeof me->device_name, "cuda:%d (%s)", device, card.name);
+}
+
 static int open_device(struct member *me, struct error *e) {
     const struct ranks_options *options = &me->ranks->options;
     struct rank *rank = &me->rank;
@@ -65,7 +78,7 @@ static int open_device(struct member *me, struct error *e) {
         struct cuda_options cuda = {.device = options->gpus[rank->index % options->n_gpus],
                                     .memory_limit = options->memory_limit,
                                     .same_bits = options->same_bits};
-        snprintf(me->device_name, sizeof me->device_name, "cuda:%d", cuda.device);
+        name_gpu(me, cuda.device);
         rc = kernels_cuda_open(&rank->ctx, rank->index, &cuda, e);
     } else {
         struct cpu_options cpu = {.memory_limit = options->memory_limit,
@@ -84,6 +97,21 @@ static void close_device(struct member *me) {
     if (me->rank.ctx) me->rank.ctx->ops->close(me->rank.ctx);
 }
 
+/* A device that is lost makes every unit fail, for the reason that it was lost for. */
+static void note_loss(struct member *me) {
+    bool news = me->loss.kind == ERR_NONE;
+    if (news) {
+        pthread_mutex_lock(&me->lock);
+        me->loss = me->error;
+        error_prefix(&me->loss, "the device of rank %d is lost and tpd must be started again: ",
+                     me->rank.index);
+        me->loss.kind = ERR_DEVICE;
+        pthread_mutex_unlock(&me->lock);
+        log_error("%s", me->loss.message);
+    }
+    me->error = me->loss;
+}
+
 /* Runs the unit on this rank. A failure is recorded before the abort, so that the rank that failed
  * comes before those that it brings back. */
 static void run_unit(struct member *me) {
@@ -97,6 +125,7 @@ static void run_unit(struct member *me) {
         record_failure(me);
         ctx->ops->wait(ctx, &left);
         me->error = rc ? e : left;
+        if (ctx->lost) note_loss(me);
         comm_world_abort(ranks->world, &me->error);
     }
     take_snapshot(me);
@@ -148,6 +177,10 @@ static int ranks_new(struct ranks **out, const struct ranks_options *options, st
     struct comm_world *world;
     int rc = comm_world_new(&world, n, options->staging_bytes, options->deadline_ms, e);
     if (rc) return rc;
+    if (options->tuning_path && comm_world_tuning(world, options->tuning_path, e)) {
+        comm_world_free(world);
+        return -(int)ERR_MEMORY;
+    }
     size_t size = sizeof(struct ranks) + (size_t)n * sizeof(struct member);
     struct ranks *ranks = aligned_alloc(64, (size + 63) / 64 * 64);
     if (!ranks) {
@@ -230,6 +263,9 @@ int ranks_run(struct ranks *ranks, unit_fn *fn, void *arg, struct error *e) {
                 wait_while_equal(&ranks->finished, seen, 0);
     }
     int failed = atomic_exchange(&ranks->first_failed, 0);
+    /* With a lost device all fail; its rank knows why. */
+    for (int i = 0; i < ranks->options.n && failed; i++)
+        if (ranks->members[i].loss.kind != ERR_NONE) failed = i + 1;
     if (comm_world_aborted(ranks->world)) comm_world_reset(ranks->world);
     if (!failed) return 0;
     const struct error *why = &ranks->members[failed - 1].error;
@@ -252,14 +288,32 @@ void ranks_memory(struct ranks *ranks, int index, struct mem_use *use) {
     pthread_mutex_unlock(&m->lock);
 }
 
+static int gpu_of(const struct ranks *ranks, int index) {
+    return ranks->options.gpus[index % ranks->options.n_gpus];
+}
+
+static int ranks_on_its_gpu(const struct ranks *ranks, int index) {
+    int n = 0;
+    for (int i = 0; i < ranks->options.n; i++) n += gpu_of(ranks, i) == gpu_of(ranks, index);
+    return n;
+}
+
 size_t ranks_memory_left(struct ranks *ranks, int index) {
     struct mem_use use;
     ranks_memory(ranks, index, &use);
     if (ranks->options.memory_limit) return use.free;
     /* Without a limit each CPU rank reports all of the machine as its own. */
+    if (ranks->options.device == RANK_CUDA) return use.free / (size_t)ranks_on_its_gpu(ranks, index);
     size_t left = use.free, available = machine_memory_available();
     if (available && available < left) left = available;
     return left / (size_t)ranks->options.n;
+}
+
+void ranks_device_loss(struct ranks *ranks, int index, char *out, size_t size) {
+    struct member *m = &ranks->members[index];
+    pthread_mutex_lock(&m->lock);
+    snprintf(out, size, "%s", m->loss.kind == ERR_NONE ? "" : m->loss.message);
+    pthread_mutex_unlock(&m->lock);
 }
 
 const char *ranks_device_name(const struct ranks *ranks, int index) {

@@ -29,6 +29,7 @@ struct ranks_options {
         cores;            /* dealt to the ranks; n 0 = those allowed; n_ranks > cores shares them */
     int n_gpus, gpus[64]; /* RANK_CUDA: rank i has gpus[i % n_gpus] */
     bool same_bits;       /* RANK_CUDA: as struct cuda_options */
+    const char *tuning_path; /* RANK_CUDA: for comm_world_tuning, or NULL; read at the start */
     size_t memory_limit;  /* bytes a rank may hold; 0 = what there is */
     size_t staging_bytes; /* for comm_world_new */
     int deadline_ms;
@@ -62,5 +63,7 @@ void ranks_memory(struct ranks *ranks, int index, struct mem_use *use);
  * machine has available. Any thread. */
 size_t ranks_memory_left(struct ranks *ranks, int index);
 const char *ranks_device_name(const struct ranks *ranks, int index);
+/* Why the rank's device is lost: every unit fails for it from then on. "" while it is well. Any thread. */
+void ranks_device_loss(struct ranks *ranks, int index, char *out, size_t size);
 
 #endif

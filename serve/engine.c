@@ -167,6 +167,9 @@ void engine_stats(struct engine *engine, struct engine_stats *out) {
         const char *name;
         engine->runner->ops->memory(engine->runner, i, &out->ranks[i].use, &name);
         snprintf(out->ranks[i].name, sizeof out->ranks[i].name, "%s", name);
+        out->ranks[i].loss[0] = '\0';
+        if (engine->runner->ops->loss)
+            engine->runner->ops->loss(engine->runner, i, out->ranks[i].loss, sizeof out->ranks[i].loss);
     }
 }
 

@@ -174,6 +174,8 @@ struct engine_options {
     const struct tokenizer *tokenizer; /* borrowed */
     int tp;
     struct core_set cores;
+    int n_gpus, gpus[PLAN_MAX_RANKS]; /* of rank 0, 1 …, when the ranks are on GPUs (n_gpus = tp); else 0 */
+    const char *tuning_path; /* GPUs: where the choice of all-reduces is kept (comm_world_tuning), or NULL */
     int32_t ctx;   /* longest sequence; 0 = the model's max_len, or less where memory is short */
     int32_t slots; /* live sequences; 0 = ENGINE_SLOTS */
     int32_t max_queue;   /* requests beyond slots + max_queue are ERR_OVERLOADED;
@@ -248,8 +250,9 @@ struct engine_stats {
     double prefill_seconds, decode_seconds;           /* time in steps that did it */
     double prefill_tokens_per_s, decode_tokens_per_s; /* over the last 10 s of such work */
     struct {
-        char name[64];
+        char name[96];
         struct mem_use use;
+        char loss[256]; /* why the device is lost; "" while it is well */
     } ranks[PLAN_MAX_RANKS];
 };
 void engine_stats(struct engine *engine, struct engine_stats *out);

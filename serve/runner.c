@@ -58,9 +58,17 @@ static int load_unit(struct rank *rank, void *arg, struct error *e) {
                       rank->ctx, rank->comm, order->options, e);
 }
 
+/* The ranks' first collective: devices get connected, and measured where that was not done before. */
+static int meet_unit(struct rank *rank, void *arg, struct error *e) {
+    (void)arg;
+    comm_barrier(rank->comm);
+    return rank->ctx->ops->wait(rank->ctx, e);
+}
+
 static int runner_load(struct runner *r, const struct shard_options *options, struct error *e) {
     struct load_order order = {self_of(r), options};
-    return ranks_run(self_of(r)->ranks, load_unit, &order, e);
+    int rc = ranks_run(self_of(r)->ranks, meet_unit, NULL, e);
+    return rc ? rc : ranks_run(self_of(r)->ranks, load_unit, &order, e);
 }
 
 static int forward_unit(struct rank *rank, void *arg, struct error *e) {
@@ -92,6 +100,10 @@ static void runner_memory(struct runner *r, int rank, struct mem_use *use, const
     *name = ranks_device_name(self_of(r)->ranks, rank);
 }
 
+static void runner_loss(struct runner *r, int rank, char *out, size_t size) {
+    ranks_device_loss(self_of(r)->ranks, rank, out, size);
+}
+
 static void runner_join(struct runner *r) {
     if (self_of(r)->ranks) ranks_join(self_of(r)->ranks);
     free(r);
@@ -106,6 +118,7 @@ static const struct runner_ops rank_runner_ops = {
     .unload = runner_unload,
     .ranks = runner_ranks,
     .memory = runner_memory,
+    .loss = runner_loss,
     .join = runner_join,
 };
 
@@ -121,13 +134,16 @@ int runner_new(struct runner **out, const struct engine_options *options, struct
         return err;
     }
     self->options = (struct ranks_options){
-        .device = RANK_CPU,
+        .device = options->n_gpus ? RANK_CUDA : RANK_CPU,
         .n = options->tp,
         .cores = options->cores,
+        .n_gpus = options->n_gpus,
+        .tuning_path = options->tuning_path,
         .memory_limit = options->memory_limit,
         .deadline_ms = options->deadline_ms,
         .debug_alias = options->debug_alias,
     };
+    for (int i = 0; i < options->n_gpus; i++) self->options.gpus[i] = options->gpus[i];
     *out = &self->base;
     return 0;
 }

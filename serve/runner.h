@@ -26,6 +26,8 @@ struct runner_ops {
     struct ranks *(*ranks)(struct runner *r);
     /* Any thread. name is borrowed. */
     void (*memory)(struct runner *r, int rank, struct mem_use *use, const char **name);
+    /* Any thread. Why the rank's device is lost; "" while it is well. NULL: they never are. */
+    void (*loss)(struct runner *r, int rank, char *out, size_t size);
     /* Waits for the threads (none when start failed or was not called) and frees the runner. */
     void (*join)(struct runner *r);
 };

@@ -43,7 +43,9 @@ each_test() { # each_test SUFFIX PATTERN
     done
 }
 
-each_cusim() { # a few orders of everything that has no order; some golden models in one
+each_cusim() { # a few orders of everything that has no order; some golden models in one; tpd as a whole
+    [ -e "$B/cusim/tpd-cuda.so" ] && run_one "tpd on simulated GPUs" \
+        env TPD_TEST_CUSIM=1 "$PYTHON" -m pytest -q -p no:cacheprovider tests/e2e/test_cuda.py
     [ -x "$B/cusim/golden_models" ] && run_one "golden models on simulated GPUs, tp 1 to 4" \
         env TPD_TEST_GPUS=4 TPD_TEST_ONLY="${TPD_TEST_ONLY:-granite llama-q4_k}" \
         timeout 1200 "$B/cusim/golden_models"

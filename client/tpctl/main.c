@@ -75,6 +75,10 @@ const struct command commands[] = {
      NULL, cmd_jobs_rm},
     {"jobs", "[COMMAND]", "The same as 'jobs list'", NULL, NULL, cmd_jobs},
     {"status", "", "Show the model, its devices, and how busy they are", NULL, NULL, cmd_status},
+    {"devices", "", "Show each rank's device, its memory, and how the devices reach each other",
+     "Between GPUs: nvlink, pcie (both reach each other's memory), none (through pinned host memory), same\n"
+     "device. Ranks on the CPU share its memory.",
+     NULL, cmd_devices},
     {"top", "", "Watch requests, memory, tokens and the running job on one screen", NULL, top_options,
      cmd_top},
     {"model info", "", "Show what is loaded: architecture, shapes, bytes", NULL, NULL,

@@ -187,6 +187,7 @@ int cmd_tokenize(struct tool *tool, const struct args *args);
 int cmd_detokenize(struct tool *tool, const struct args *args);
 int cmd_plan(struct tool *tool, const struct args *args);
 int cmd_status(struct tool *tool, const struct args *args);
+int cmd_devices(struct tool *tool, const struct args *args);
 int cmd_model_info(struct tool *tool, const struct args *args);
 int cmd_model_merge(struct tool *tool, const struct args *args);
 int cmd_metrics(struct tool *tool, const struct args *args);

@@ -156,6 +156,26 @@ static int describe_device(int device, struct cuda_device *out, struct error *e)
     return 0;
 }
 
+static cudaError_t link_of(int from, int to, uint8_t *out) {
+    int access = 0, atomics = 0;
+    *out = CUDA_LINK_SAME;
+    if (from == to) return cudaSuccess;
+    cudaError_t rc = cudaDeviceCanAccessPeer(&access, from, to);
+    if (rc == cudaSuccess && access)
+        rc = cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported, from, to);
+    *out = !access ? CUDA_LINK_NONE : atomics ? CUDA_LINK_NVLINK : CUDA_LINK_PCIE;
+    return rc;
+}
+
+static int link_devices(const int *devices, int n, uint8_t *out, struct error *e) {
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < n; j++) {
+            cudaError_t rc = link_of(devices[i], devices[j], &out[i * n + j]);
+            if (rc != cudaSuccess) return device_error(e, "cuda", "asking how devices are connected", rc);
+        }
+    return 0;
+}
+
 static int open_device(struct cuda_context *c, const struct cuda_options *options, struct error *e) {
     cudaDeviceProp p;
     int n;
@@ -198,5 +218,5 @@ extern "C" {
 extern const struct cuda_table tpd_cuda_table __attribute__((visibility("default")));
 const struct cuda_table tpd_cuda_table = {CUDA_TABLE_VERSION, sizeof(struct kernels),
                                           sizeof(struct kctx), cuda_open, count_devices,
-                                          describe_device, &cuda_comm_table};
+                                          describe_device, link_devices, &cuda_comm_table};
 }

@@ -185,6 +185,8 @@ int cuda_wait(struct kctx *base, struct error *e) {
     d->n = 0;
     d->filled = 0;
     if (!kctx_failed(base)) return 0;
+    if (cudaFree(nullptr) != cudaSuccess) base->lost = true; /* what a device that is well always does */
+    cudaGetLastError();
     int code = -(int)base->error.kind;
     if (e) *e = base->error;
     base->error.kind = ERR_NONE;

@@ -14,12 +14,20 @@ extern "C" {
 
 /* Raised when anything below, struct kernels or struct kctx changes: a library of another build is
  * refused, not called. */
-enum { CUDA_TABLE_VERSION = 1 };
+enum { CUDA_TABLE_VERSION = 2 };
 
 struct cuda_device {
     char name[64]; /* "NVIDIA H100 80GB HBM3" */
     int major, minor;
     size_t total, free;
+};
+
+/* How one device reaches another's memory. */
+enum cuda_link {
+    CUDA_LINK_SAME,   /* it is the same device */
+    CUDA_LINK_NVLINK, /* peer access with atomics, which no PCIe bus has */
+    CUDA_LINK_PCIE,   /* peer access over the bus */
+    CUDA_LINK_NONE    /* through host memory */
 };
 
 struct cuda_comm_table;
@@ -30,11 +38,16 @@ struct cuda_table {
     /* How many devices there are; ERR_DEVICE when there is no driver. */
     int (*count)(int *n, struct error *e);
     int (*describe)(int device, struct cuda_device *out, struct error *e);
+    /* out[i * n + j], an enum cuda_link: how devices[i] reaches devices[j]. */
+    int (*links)(const int *devices, int n, uint8_t *out, struct error *e);
     const struct cuda_comm_table *comm; /* kernels/cuda/comm.h */
 };
 
 /* Loads the library once; NULL with the reason in e. Any thread. */
 const struct cuda_table *cuda_table_load(struct error *e);
+/* Whether it may be worth loading: the driver's library is there, or somebody named a library or linked
+ * one in. Any thread. */
+bool cuda_driver_is_there(void);
 
 #ifdef __cplusplus
 }

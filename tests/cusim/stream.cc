@@ -59,8 +59,37 @@ void setup(int devices, uint64_t s) {
     seed = s;
 }
 
+static bool over_pcie;
+static const char *loss_path;
+
 __attribute__((constructor)) static void read_environment() {
     if (const char *text = std::getenv("CUSIM_SEED")) seed = std::strtoull(text, nullptr, 10);
+    if (const char *text = std::getenv("CUSIM_DEVICES")) n_devices = std::atoi(text);
+    if (const char *text = std::getenv("CUSIM_LINKS")) {
+        over_pcie = std::string(text) == "pcie";
+        peers_refused(std::string(text) == "none");
+    }
+    loss_path = std::getenv("CUSIM_LOSS");
+}
+
+/* A device is lost, for good, as soon as the file CUSIM_LOSS is there and holds its number: it does nothing
+ * more and answers every call with an error. The others go on. */
+static std::atomic<bool> lost[MAX_DEVICES];
+
+static bool is_lost(int device) {
+    std::FILE *f = loss_path && !lost[device] ? std::fopen(loss_path, "r") : nullptr;
+    if (f) {
+        int named = -1;
+        if (std::fscanf(f, "%d", &named) == 1 && named == device && !lost[device].exchange(true))
+            std::fprintf(stderr, "cusim: device %d is lost, as %s asks\n", device, loss_path);
+        std::fclose(f);
+    }
+    return lost[device];
+}
+
+static cudaError_t error_of(int device) {
+    int error = device_error;
+    return error == 0 && is_lost(device) ? cudaErrorLaunchFailure : (cudaError_t)error;
 }
 
 void note_fault(const std::string &message) {
@@ -101,7 +130,7 @@ static void work(stream *s) {
         s->who.clock.join(op.host);
         try {
             /* After a fault nothing computes, but who waits for an event must not wait for ever. */
-            if (device_error == 0 || op.name == "event") op.run();
+            if (error_of(s->device) == cudaSuccess || op.name == "event") op.run();
         } catch (const fault &f) {
             note_fault(f.message);
         }
@@ -141,7 +170,7 @@ static void wait_idle(stream *s) {
 
 int enqueue(stream *on, const char *name, std::function<void()> run) {
     stream *s = on ? on : default_stream(host_device);
-    if (device_error) return device_error;
+    if (error_of(s->device) != cudaSuccess) return error_of(s->device);
     operation op{name, std::move(run), publish_host()};
     std::lock_guard<std::mutex> hold(s->lock);
     if (s->capturing) s->captured.push_back(std::move(op));
@@ -247,7 +276,7 @@ cudaError_t cudaMalloc(void **out, size_t bytes) {
 }
 
 cudaError_t cudaFree(void *at) {
-    if (!at) return cudaSuccess;
+    if (!at) return cudaPeekAtLastError();
     uint64_t address = (uint64_t)at;
     int device = memory_device(address);
     if (device < 0) return cudaErrorInvalidValue;
@@ -362,7 +391,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t on) {
 
 cudaError_t cudaStreamSynchronize(cudaStream_t on) {
     wait_idle(stream_of(on));
-    return cudaPeekAtLastError();
+    return error_of(stream_of(on)->device);
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t on) {
@@ -378,8 +407,8 @@ cudaError_t cudaDeviceSynchronize() {
     return cudaPeekAtLastError();
 }
 
-cudaError_t cudaGetLastError() { return (cudaError_t)device_error.load(); }
-cudaError_t cudaPeekAtLastError() { return (cudaError_t)device_error.load(); }
+cudaError_t cudaGetLastError() { return error_of(host_device); }
+cudaError_t cudaPeekAtLastError() { return error_of(host_device); }
 
 const char *cudaGetErrorString(cudaError_t error) {
     switch (error) {
@@ -397,6 +426,12 @@ const char *cudaGetErrorString(cudaError_t error) {
 
 cudaError_t cudaDeviceCanAccessPeer(int *can, int from, int to) {
     *can = good_device(from) && good_device(to) && from != to && peer_possible();
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetP2PAttribute(int *value, cudaDeviceP2PAttr which, int from, int to) {
+    if (!good_device(from) || !good_device(to) || from == to) return cudaErrorInvalidDevice;
+    *value = which == cudaDevP2PAttrNativeAtomicSupported && peer_possible() && !over_pcie;
     return cudaSuccess;
 }
 

@@ -320,7 +320,7 @@ static void the_choice_is_measured_and_kept(void **) {
     }
     FILE *f = fopen(path, "r");
     assert_non_null(fgets(line, sizeof line, f));
-    assert_true(says(line, "ranks=2 way=peer devices=cuda:0 (simulated device),cuda:1"));
+    assert_true(says(line, " ranks=2 way=peer devices=cuda:0 (simulated device),cuda:1"));
     assert_null(fgets(line, sizeof line, f));
     fclose(f);
     unlink(path);

@@ -58,7 +58,7 @@ static void a_wrong_line_is_named(void **state) {
     refused("tp = 2\nslotz = 4\n", ":2:", "did you mean slots?");
     refused("qwertyuiop = 4\n", ":1:", "unknown key");
     refused("\n\ntp = two\n", ":3:", "integer");
-    refused("tp = 0\n", ":1:", "from 1");
+    refused("tp = -1\n", ":1:", "from 0");
     refused("tp = 99999999999999999999\n", ":1:", "integer");
     refused("tp = 2x\n", ":1:", "integer");
     refused("max_message = 99999999999G\n", ":1:", "max_message");

@@ -1,0 +1,140 @@
+"""tpd on GPUs, as simulated by tests/cusim: the whole daemon with the same .cu sources, in a tpd-cuda.so that
+`make test-cusim` builds and then runs this with. Slow devices: prompts and answers are short."""
+import os
+import subprocess
+
+import pytest
+
+from daemon import BUILD, ROOT, TINY, RpcError, eventually
+
+LIBRARY = BUILD / "cusim/tpd-cuda.so"
+ALDER = ROOT / "etc/models/alder"
+SMALL = ("--ctx", "128", "--slots", "2", "--step-tokens", "16")
+
+pytestmark = pytest.mark.skipif("TPD_TEST_CUSIM" not in os.environ, reason="`make test-cusim` runs these")
+
+
+def gpus(**more):
+    return {"TPD_CUDA_LIBRARY": str(LIBRARY), **more}
+
+
+def tpctl(tpd, *words):
+    run = subprocess.run([BUILD / "tpctl", "--socket", tpd.socket, *words], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+def say(client, max_tokens, prompt="Once"):
+    return client.call("generate", prompt=prompt, max_tokens=max_tokens, temperature=0)["text"]
+
+
+def refused(start, *flags, env=None, code=78):
+    """Why tpd ended, which it did with this code."""
+    tpd = start(*SMALL, *flags, env=env, wait=False)
+    assert tpd.wait() == code, tpd.log()
+    return tpd.log()
+
+
+@pytest.fixture(scope="module")
+def on_cpu(tmp_path_factory):
+    from daemon import Daemon
+    daemon = Daemon(tmp_path_factory.mktemp("cpu"), ALDER, *SMALL, "--device", "cpu")
+    with daemon.client() as client:
+        text = say(client, 5)
+    assert daemon.stop() == 0
+    return text
+
+
+@pytest.mark.parametrize("device, link", [("cuda:0,0", "same device"), ("cuda:0,1", "nvlink")])
+def test_the_bundled_model_says_what_it_says_on_the_cpu(start, on_cpu, device, link):
+    tpd = start(*SMALL, "--device", device, model=ALDER, env=gpus())
+    with tpd.client() as client:
+        assert say(client, 5) == on_cpu
+        status = client.call("status")
+    assert status["tp"] == 2
+    assert status["links"] == [["self", link], [link, "self"]]
+    for rank, entry in enumerate(status["devices"]):
+        assert entry["rank"] == rank and "lost" not in entry
+        assert entry["name"] == f"cuda:{device[5 + 2 * rank]} (simulated device)"
+        assert 0 < entry["memory"]["used"] < entry["memory"]["total"]
+    assert tpd.stop() == 0
+
+
+def test_devices_and_how_they_are_connected_are_shown(start):
+    tpd = start(*SMALL, "--device", "cuda", "--tp", "3", env=gpus(CUSIM_LINKS="pcie"))
+    shown = tpctl(tpd, "devices")
+    assert "cuda:2 (simulated device)" in shown
+    assert ["rank", "1", "pcie", "-", "pcie"] in [line.split() for line in shown.splitlines()]
+    assert "links" in tpctl(tpd, "status")
+
+
+def test_without_peer_access_it_goes_through_host_memory_and_says_so(start):
+    tpd = start(*SMALL, "--device", "cuda:0,1", env=gpus(CUSIM_LINKS="none"))
+    with tpd.client() as client:
+        assert client.call("status")["links"][0][1] == "none"
+        assert client.call("generate", prompt="a", max_tokens=2, temperature=0)["usage"]["completion_tokens"]
+    assert "through pinned host memory, which is slower: cuda:0 (simulated device) has no peer access" in tpd.log()
+
+
+def test_what_was_measured_is_kept(start, tmp_path):
+    kept = []
+    for _ in range(2):
+        tpd = start(*SMALL, "--device", "cuda:0,1", "--state-dir", tmp_path / "state", env=gpus())
+        assert tpd.stop() == 0
+        kept.append((tmp_path / "state/all-reduce.tuning").read_text())
+    assert kept[0].startswith("library=") and "ranks=2 way=peer devices=cuda:0 (simulated" in kept[0]
+    assert kept[1] == kept[0] and kept[0].count("\n") == 1
+
+
+def test_auto_takes_gpus_when_there_are_enough(start):
+    tpd = start(*SMALL, env=gpus())
+    assert "tp 1 on cuda:0" in tpd.log()
+    tpd = start(*SMALL, "--tp", "2", env=gpus(CUSIM_DEVICES="1"))
+    assert "device auto takes the CPU: tp is 2, but there is 1 CUDA device" in tpd.log()
+    with tpd.client() as client:
+        assert client.call("status")["links"] == [["self", "memory"], ["memory", "self"]]
+
+
+def test_what_is_missing_is_named(start):
+    nowhere = {"TPD_CUDA_LIBRARY": "/nowhere/tpd-cuda.so"}
+    assert "there is no tpd-cuda.so (looked for /nowhere/tpd-cuda.so): build it with `make CUDA=1`" in \
+        refused(start, "--device", "cuda", env=nowhere, code=70)
+    assert "there is no CUDA device in this machine" in \
+        refused(start, "--device", "cuda", env=gpus(CUSIM_DEVICES="0"), code=70)
+    assert "there is no cuda:7; this machine has 2 CUDA devices" in \
+        refused(start, "--device", "cuda:0,7", env=gpus(CUSIM_DEVICES="2"))
+    assert "tp is 3, but device cuda:0,1 names 2 devices" in refused(start, "--device", "cuda:0,1", "--tp", "3")
+    for wrong in ("cuda:", "cuda:a", "cuda:0,", "cuda:-1", "cuda:0 1", "cuda:99999999999999999999"):
+        assert "behind cuda: come up to 64 device numbers" in refused(start, "--device", wrong)
+    assert "device must be auto, cpu, cpu:LIST, cuda or cuda:LIST" in refused(start, "--device", "cudas")
+
+
+def test_a_lost_device_fails_requests_and_not_the_daemon(start, tmp_path):
+    loss = tmp_path / "loss"
+    tpd = start(*SMALL, "--device", "cuda:0,1", env=gpus(CUSIM_LOSS=str(loss)))
+    with tpd.client() as client:
+        assert client.call("generate", prompt="a", max_tokens=1)["usage"]["completion_tokens"] == 1
+        running = client.send("generate", {"prompt": "a", "max_tokens": 100, "ignore_eos": True, "stream": True})
+        client.message()
+        loss.write_text("1")
+        for request in (running, client.send("generate", {"prompt": "b", "max_tokens": 1})):
+            with pytest.raises(RpcError, match="the device of rank 1 is lost and tpd must be started again") as e:
+                client.result(request)
+            assert e.value.code == -32010
+        devices = client.call("status")["devices"]
+        assert "lost" not in devices[0] and "unspecified launch failure" in devices[1]["lost"]
+        assert client.call("tokenize", text="still here")["tokens"]
+    assert "is lost and tpd must be started again" in tpctl(tpd, "devices", "--plain")
+    assert tpd.process.poll() is None
+    assert tpd.stop() == 0
+
+
+def test_a_job_that_these_devices_cannot_do_fails_with_a_word(start):
+    tpd = start(*SMALL, "--device", "cuda", env=gpus())
+    data = tpd.directory / "state/data"
+    data.mkdir(exist_ok=True)
+    (data / "sea.jsonl").write_text('{"text": "a ship at sea"}\n' * 8)
+    with tpd.client() as client:
+        job = client.call("finetune.submit", data="sea.jsonl", max_steps=1)["job"]
+        eventually(lambda: client.call("finetune.get", job=job)["state"] == "failed")
+        assert "cuda devices cannot train yet" in client.call("finetune.get", job=job)["error"]
