@@ -70,7 +70,7 @@ CUDA_OBJ = $(patsubst %,$(B)/obj/gpu/%.o,$(wildcard kernels/cuda/*.cu))
 # What either library needs of the rest, it brings along: it has one symbol for others, and asks for none.
 PIC_LIB = $(B)/obj/pic/libbase.a
 
-.PHONY: all tests help deps demo test test-unit test-e2e test-asan test-tsan test-cusim test-spin fuzz bench install clean
+.PHONY: all tests help deps demo test test-unit test-e2e test-asan test-tsan test-cusim test-spin fuzz soak bench install clean
 all: $(B)/tpd $(B)/tpctl $(B)/libtpdclient.a $(if $(CUDA),$(B)/tpd-cuda.so)
 
 $(B)/obj/%.o: %.c
@@ -149,6 +149,7 @@ help:
 	@echo 'make test-cusim   the CUDA sources on simulated devices, and tpd on them'
 	@echo 'make test-spin    every interleaving of the collectives'"'"' flag protocols (needs spin, else skips)'
 	@echo 'make fuzz         mutated model files, tokenizers and requests under sanitizers'
+	@echo 'make soak         a thousand clients, good and bad, for ten minutes (SOAK_SECONDS=600)'
 	@echo 'make bench        the table that docs/performance.md quotes (LLAMA_BENCH=path: side by side)'
 	@echo 'make install      into PREFIX ($(PREFIX)), with man page, units and configuration'
 	@echo 'make clean        remove $(B)'
@@ -191,6 +192,11 @@ test-spin:
 fuzz:
 	@$(MAKE) --no-print-directory -j2 B=$(B)-asan SAN=address,undefined OPT=-O1 all tests
 	@B=$(B)-asan PYTHON=$(PYTHON) TPD_FUZZ_SECONDS=$${TPD_FUZZ_SECONDS:-60} tests/run.sh fuzz
+
+SOAK_SECONDS ?= 600
+soak:
+	@$(MAKE) --no-print-directory -j2 all
+	@TPD_BUILD=$(B) TPD_SOAK_SECONDS=$(SOAK_SECONDS) $(PYTHON) -m pytest -q -s -p no:cacheprovider tests/e2e/test_soak.py
 
 bench:
 	@$(MAKE) --no-print-directory -j2 all $(BENCHES)
