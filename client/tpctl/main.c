@@ -81,6 +81,12 @@ const struct command commands[] = {
      NULL, cmd_devices},
     {"top", "", "Watch requests, memory, tokens and the running job on one screen", NULL, top_options,
      cmd_top},
+    {"bench", "[-- FLAG...]", "Measure how fast prompts are read and tokens made, for one and for many",
+     "Speeds are of all requests of a batch together, mean and standard deviation of the repetitions, as\n"
+     "a table in Markdown; --plain and --json for programs. The daemon that runs is measured, beside all\n"
+     "else that it does; with --model a tpd of its own, which FLAGs are for:\n"
+     "  tpctl bench -m model.gguf -b 1,8,16 -- --tp 2 --kv-type q8",
+     bench_options, cmd_bench},
     {"model info", "", "Show what is loaded: architecture, shapes, bytes", NULL, NULL,
      cmd_model_info},
     {"model merge", "ADAPTER OUT", "Write the model and an adapter as one model that needs no adapter",

@@ -7,7 +7,7 @@ _tpctl_commands() {
 _tpctl() {
     local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} command= i
     case $previous in
-    --socket | --file | --output | -o | --json-schema | --grammar)
+    --socket | --file | --output | -o | --json-schema | --grammar | --model | -m)
         COMPREPLY=($(compgen -f -- "$current"))
         return
         ;;

@@ -238,3 +238,66 @@ def test_top_shows_what_is_going_on(tpd):
     assert run("-n", "3", "-d", "50ms").stdout.count("KV blocks") == 3
     assert len(run("-n", "2", "-d", "50ms", "--json").stdout.splitlines()) == 2
     assert run("-d", "often").returncode == 64
+
+
+def bench(tpd, *args):
+    from daemon import BUILD
+    return subprocess.run([str(BUILD / "tpctl"), "--socket", str(tpd.socket), "bench", *args],
+                          capture_output=True, text=True, timeout=120)
+
+
+def test_bench_measures_the_daemon_that_runs(tpd):
+    with tpd.client() as client:
+        before = client.call("status")["tokens"]
+        done = bench(tpd, "-p", "16,32", "-n", "8", "-b", "1,3", "-r", "2", "--json")
+        after = client.call("status")["tokens"]
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    rows = result["results"]
+    assert [(r["test"], r["batch"]) for r in rows] == [
+        ("pp16", 1), ("pp32", 1), ("tg8", 1), ("pp16", 3), ("pp32", 3), ("tg8", 3)]
+    for row in rows:
+        samples = row["samples_tokens_per_s"]
+        assert len(samples) == 2 and min(samples) > 0 and row["stddev"] >= 0
+        assert row["mean"] == pytest.approx(sum(samples) / 2)
+        assert min(samples) <= row["median"] <= max(samples)
+    # 4 rounds of one and of three, and a warm-up of 32 and 8: prompts were read whole, no more was made
+    assert after["prompt"] - before["prompt"] == 2 * 4 * (16 + 32 + 4) + 32
+    assert after["completion"] - before["completion"] == 2 * 4 * (1 + 1 + 8) + 8
+    table = bench(tpd, "-p", "16", "-n", "0", "-r", "1").stdout.splitlines()
+    assert table[0].startswith("| model") and len(table) == 3 and "| pp16 | 1 |" in table[2]
+    fields = bench(tpd, "-p", "0", "-n", "4", "-r", "1", "--plain").stdout.rstrip("\n").split("\t")
+    assert fields[3:5] == ["tg4", "1"] and len(fields) == 7
+
+
+@pytest.mark.parametrize("words, says", [
+    (["-b", "0"], "--batch"), (["-p", "5,x"], "--prompt"), (["-n", "1"], "at least 2"),
+    (["-r", "0"], "--repeat"), (["-b", "99"], "--slots 99"), (["--", "--tp", "2"], "--model"),
+])
+def test_bench_says_what_it_wants(tpd, words, says):
+    done = bench(tpd, *words)
+    assert done.returncode == 64 and says in done.stderr and done.stdout == ""
+
+
+def test_bench_brings_a_daemon_of_its_own_and_takes_it_away(tpd, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    done = bench(tpd, "-m", MODEL, "-p", "8", "-n", "4", "-b", "20", "-r", "1", "--json", "--", "--tp", "2")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["tp"] == 2
+    assert list(tmp_path.iterdir()) == []
+    assert bench(tpd, "-m", str(tmp_path / "none")).returncode == 66
+    assert bench(tpd, "-m", MODEL, "--", "--tpp", "2").returncode == 64
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bench_interrupted_leaves_nothing_behind(tmp_path):
+    process = subprocess.Popen(
+        [TPCTL, "bench", "-m", MODEL, "-r", "1000", "-p", "0", "-n", "128"],
+        env=dict(os.environ, TMPDIR=str(tmp_path)), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    end = time.monotonic() + 60
+    while not list(tmp_path.glob("*/state/tpd.db")) and time.monotonic() < end:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert list(tmp_path.iterdir()) == []
