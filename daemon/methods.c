@@ -115,6 +115,11 @@ static const struct param adapter_params[] = {
     END,
 };
 
+static const struct param tensor_params[] = {
+    {"name", PARAM_STRING, true, 0, 0, NULL},
+    END,
+};
+
 const struct param plan_params[] = {
     {"path", PARAM_STRING, false, 0, 0, NULL},
     {"config", PARAM_OBJECT, false, 0, 0, NULL},
@@ -163,6 +168,8 @@ const struct method methods[] = {
     {"adapter.activate", handle_adapter_activate, METHOD_ADMIN | METHOD_NEEDS_MODEL, adapter_params},
     {"adapter.rollback", handle_adapter_rollback, METHOD_ADMIN | METHOD_NEEDS_MODEL,
      adapter_rollback_params},
+    {"tensor.list", handle_tensor_list, METHOD_NEEDS_MODEL, no_params},
+    {"tensor.export", handle_tensor_export, METHOD_NEEDS_MODEL | METHOD_WORK, tensor_params},
     {"cancel", handle_cancel, METHOD_NOTIFIABLE, cancel_params},
     {"shutdown", handle_shutdown, METHOD_ADMIN | METHOD_NOTIFIABLE, shutdown_params},
 };

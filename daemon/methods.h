@@ -54,6 +54,9 @@ void handle_adapter_unload(struct call *call);
 void handle_adapter_activate(struct call *call);
 void handle_adapter_rollback(struct call *call);
 
+/* tensors.c */
+void handle_tensor_list(struct call *call);
+void handle_tensor_export(struct call *call);
 /* embed.c */
 void handle_embed(struct call *call);
 /* POST /v1/embeddings */

@@ -188,8 +188,9 @@ static int open_and_run(struct server *server, struct error *e) {
     if (rc == 0) rc = adapters_open(server, state_dir, e);
     if (rc == 0 && asprintf(&server->tuning_path, "%s/all-reduce.tuning", state_dir) < 0)
         rc = error_set(e, ERR_MEMORY, "no memory for a path");
-    free(state_dir);
     if (rc == 0) rc = listener_open(&server->listener, server->config, e);
+    if (rc == 0) rc = tensors_open(server, state_dir, e);
+    free(state_dir);
     if (rc == 0) rc = run_loop(server, e);
     listener_close(&server->listener);
     if (server->state_lock_fd >= 0) close(server->state_lock_fd);

@@ -13,6 +13,7 @@
 #include "daemon/metrics.h"
 #include "daemon/speed.h"
 #include "daemon/structured.h"
+#include "daemon/tensors.h"
 #include "serve/engine.h"
 
 #include <uv.h>
@@ -58,6 +59,7 @@ struct server {
     struct metrics metrics;
     struct adapters *adapters; /* daemon/adapters.c */
     struct structured_cache structured;
+    struct tensor_sharing sharing;
     struct speed speed;        /* of this machine, once a plan has asked for it; else zeros */
 };
 

@@ -19,6 +19,7 @@ struct store {
 
     size_t n_tensors;
     struct store_tensor *tensors; /* but for safetensors, their names are owned */
+    char **file_names;            /* GGUF's own names of them; NULL: they have no others */
     struct name_index index;
 };
 
@@ -54,6 +55,8 @@ static int open_gguf(struct store *store, const char *path, struct error *e) {
     if (!err) err = refuse_split(store->gguf, e);
     if (!err) err = make_room(store, gguf_tensor_count(store->gguf), path, e);
     if (err) return err;
+    store->file_names = calloc(gguf_tensor_count(store->gguf) + 1, sizeof *store->file_names);
+    if (!store->file_names) return no_memory(path, e);
     for (size_t i = 0; i < gguf_tensor_count(store->gguf); i++) {
         const struct gguf_tensor *from = gguf_tensor_at(store->gguf, i);
         struct store_tensor to = {.name = gguf_name_to_hf(from->name),
@@ -63,7 +66,11 @@ static int open_gguf(struct store *store, const char *path, struct error *e) {
                                   .n_dims = from->n_dims,
                                   .data = from->data,
                                   .bytes = from->bytes};
-        if (!to.name) return no_memory(path, e);
+        store->file_names[i] = strndup(from->name.data, from->name.size);
+        if (!to.name || !store->file_names[i]) {
+            free((char *)to.name);
+            return no_memory(path, e);
+        }
         for (int d = 0; d < from->n_dims; d++) to.dims[d] = from->dims[from->n_dims - 1 - d];
         if (!add(store, &to))
             return error_bad_file(e, path, "tensor", to.name,
@@ -223,6 +230,8 @@ void store_close(struct store *store) {
     if (!store) return;
     if (store->gguf || store->made_path)
         for (size_t i = 0; i < store->n_tensors; i++) free((char *)store->tensors[i].name);
+    for (char **name = store->file_names; name && *name; name++) free(*name);
+    free(store->file_names);
     free(store->made);
     free(store->made_path);
     gguf_close(store->gguf);
@@ -243,6 +252,9 @@ size_t store_count(const struct store *store) {
 }
 const struct store_tensor *store_at(const struct store *store, size_t i) {
     return &store->tensors[i];
+}
+const char *store_file_name(const struct store *store, const struct store_tensor *tensor) {
+    return store->file_names ? store->file_names[tensor - store->tensors] : tensor->name;
 }
 const struct gguf *store_gguf(const struct store *store) {
     return store->gguf;

@@ -41,6 +41,8 @@ void store_close(struct store *store);
 const struct store_tensor *store_find(const struct store *store, const char *name);
 size_t store_count(const struct store *store);
 const struct store_tensor *store_at(const struct store *store, size_t i);
+/* Its name in the file: GGUF has names of its own. */
+const char *store_file_name(const struct store *store, const struct store_tensor *tensor);
 /* "gguf", "safetensors", or "memory" (store_make); and how many files hold it. */
 const char *store_format(const struct store *store);
 size_t store_file_count(const struct store *store);

@@ -55,6 +55,49 @@ struct mem_use {
 /* In use for whatever purpose. */
 size_t mem_used(const struct mem_use *use);
 
+/* How another process may open an allocation (mem_export). */
+struct mem_share {
+    const char *name; /* of shared memory on the CPU, as shm_open takes it; shorter than MEM_NAME_MAX */
+    unsigned mode;    /* its permissions */
+    uint32_t gid;     /* its group */
+};
+enum mem_handle_kind {
+    MEM_HANDLE_SHM, /* name is for shm_open, for reading */
+    MEM_HANDLE_CUDA /* ipc is a cudaIpcMemHandle_t, device the number of its device in this process */
+};
+enum { MEM_NAME_MAX = 96, MEM_IPC_BYTES = 64 };
+struct mem_handle {
+    enum mem_handle_kind kind;
+    char name[MEM_NAME_MAX];
+    uint8_t ipc[MEM_IPC_BYTES];
+    int device;
+    size_t offset, bytes; /* the allocation in what the handle opens */
+};
+
+/* How a matrix stands in memory, for those who map it: up to five arrays with four axes. Element
+ * (panel, block, lane, word) of an array begins at offset + the sum of index * stride, in bytes, from the
+ * matrix's data. Row r is lane r % lanes of panel r / lanes; column c is in block c / columns. Rows and
+ * columns behind the matrix's own hold zeros.
+ *   values      the elements themselves, one or two words a block
+ *   scale, minimum   one of a block
+ *   sub_scales  the block's packed sub-scales, as the file has them
+ *   codes       `bits` bits of each code, the first in a word's lowest; they belong at bit `shift` of the
+ *               code. There may be two such arrays. The code as base/dequant.h has it is xor'ed with flip. */
+enum { ARRAY_AXES = 4, LAYOUT_ARRAYS = 5 };
+struct weight_array {
+    const char *name;
+    const char *type; /* "f32", "f16", "bf16", "u8", "u32" */
+    int bits, shift;  /* of codes; else 0 */
+    size_t offset;
+    size_t shape[ARRAY_AXES], stride[ARRAY_AXES];
+};
+struct weight_layout {
+    int32_t lanes, columns;
+    uint8_t flip;
+    int n_arrays;
+    struct weight_array arrays[LAYOUT_ARRAYS];
+};
+
 /* A weight matrix [rows, cols], out × in as the files store it. The backend chooses the layout of
  * data when weight_new is called; only it reads data. */
 struct weight {
@@ -120,6 +163,11 @@ struct kernels {
                      struct error *e);
     void (*mem_free)(struct kctx *c, dev_addr addr);
     void (*mem_use)(struct kctx *c, struct mem_use *use);
+    /* Lets other processes map what is at addr (as mem_alloc gave it), without a copy that stays; asked
+     * again, says the same. It ends with mem_free: who has mapped it by then keeps the pages. Between
+     * operations only: what is there may move to other pages, though not to another address. */
+    int (*mem_export)(struct kctx *c, dev_addr addr, const struct mem_share *share,
+                      struct mem_handle *out, struct error *e);
     /* The host memory may be reused when upload returns; it is filled by the next wait after
      * download. */
     void (*upload)(struct kctx *c, dev_addr to, const void *from, size_t bytes);
@@ -136,6 +184,7 @@ struct kernels {
     void (*weight_put)(struct kctx *c, const struct weight *w, int32_t row, int32_t n,
                        const void *from, size_t stride);
     void (*weight_free)(struct kctx *c, struct weight *w);
+    void (*weight_layout)(const struct weight *w, struct weight_layout *out);
 
     /* --- forward ----------------------------------------------------------------------------- */
     /* out[T, d] = scale * table[ids[t] - first_row], or zeros where this shard lacks the row. */

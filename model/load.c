@@ -138,24 +138,31 @@ static int load_weights(struct shard *s, const struct model *m, struct error *e)
     return err ? err : load_rope(s, m, e);
 }
 
-/* What a share of the plan means for sizes. */
-static int measure(struct shard *s, const struct model *m, struct error *e) {
-    const struct shard_plan *p = s->plan;
-    const struct model_config *c = s->config;
-    int32_t group = c->n_heads / c->n_kv_heads, block = 1;
-    s->n_heads = p->head[s->rank + 1] - p->head[s->rank];
-    s->n_kv_heads = p->kv_count[s->rank];
-    s->n_ffn = p->ffn[s->rank + 1] - p->ffn[s->rank];
-    s->n_vocab = p->vocab[s->rank + 1] - p->vocab[s->rank];
+void shard_attn_columns(const struct model *m, const struct shard_plan *p, int rank, int32_t *first,
+                        int32_t *cols) {
+    const struct model_config *c = &m->config;
+    int32_t block = 1;
     /* One width for all layers, that of the largest quant block (blocks divide each other). */
     for (int32_t i = 0; i < c->n_layers; i++) {
         int32_t b = dtype_info((enum dtype)m->layers[i].matrix[MAT_O]->type)->block;
         block = b > block ? b : block;
     }
-    int32_t from = p->head[s->rank] * c->head_dim, to = from + s->n_heads * c->head_dim;
+    int32_t from = p->head[rank] * c->head_dim, to = p->head[rank + 1] * c->head_dim;
     int32_t last = (to + block - 1) / block * block, all = c->n_heads * c->head_dim;
-    s->attn_first = from % block;
-    s->attn_cols = (last < all ? last : all) - (from - s->attn_first);
+    *first = from % block;
+    *cols = (last < all ? last : all) - (from - *first);
+}
+
+/* What a share of the plan means for sizes. */
+static int measure(struct shard *s, const struct model *m, struct error *e) {
+    const struct shard_plan *p = s->plan;
+    const struct model_config *c = s->config;
+    int32_t group = c->n_heads / c->n_kv_heads;
+    s->n_heads = p->head[s->rank + 1] - p->head[s->rank];
+    s->n_kv_heads = p->kv_count[s->rank];
+    s->n_ffn = p->ffn[s->rank + 1] - p->ffn[s->rank];
+    s->n_vocab = p->vocab[s->rank + 1] - p->vocab[s->rank];
+    shard_attn_columns(m, p, s->rank, &s->attn_first, &s->attn_cols);
     s->kv_of_head = malloc((size_t)s->n_heads * sizeof *s->kv_of_head);
     s->layers = calloc((size_t)c->n_layers, sizeof *s->layers);
     if (!s->kv_of_head || !s->layers) return error_set(e, ERR_MEMORY, "no memory for a shard");

@@ -59,6 +59,10 @@ struct shard {
     int32_t *ints_host;
 };
 
+/* The attn_first and attn_cols of a rank. */
+void shard_attn_columns(const struct model *m, const struct shard_plan *plan, int rank,
+                        int32_t *first, int32_t *cols);
+
 /* y += what the adapters of the step's sequences add at this matrix; x and y are this rank's. */
 void shard_adapters_add(struct shard *s, const struct step *step, int32_t layer, enum matrix m,
                         dev_addr x, dev_addr y);

@@ -123,7 +123,7 @@ static void make_changes(struct engine *engine, const struct error *refused) {
         next = change->next;
         int err = refused ? -(int)refused->kind
                           : change->fn(change->arg, engine->runner->ops->ranks(engine->runner), &e);
-        engine->epoch++; /* nothing in the cache is for those who come from now on */
+        if (!change->visit) engine->epoch++; /* nothing in the cache is for those who come from now on */
         change->done(change->arg, refused ? refused : err ? &e : NULL);
         free(change);
     }

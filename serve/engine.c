@@ -102,11 +102,10 @@ void engine_wake(struct engine *engine) {
     wake_driver(engine);
 }
 
-int engine_change(struct engine *engine, engine_change_fn *fn, engine_changed_fn *done, void *arg,
-                  struct error *e) {
+static int ask_driver(struct engine *engine, const struct change *what, struct error *e) {
     struct change *change = malloc(sizeof *change);
     if (!change) return error_set(e, ERR_MEMORY, "no memory for a change between steps");
-    *change = (struct change){fn, done, arg, NULL};
+    *change = *what;
     pthread_mutex_lock(&engine->lock);
     int err = check_open(engine, e);
     if (err == -(int)ERR_OVERLOADED) err = 0; /* that is about requests */
@@ -118,6 +117,17 @@ int engine_change(struct engine *engine, engine_change_fn *fn, engine_changed_fn
     pthread_mutex_unlock(&engine->lock);
     if (err) free(change);
     return err;
+}
+
+int engine_change(struct engine *engine, engine_change_fn *fn, engine_changed_fn *done, void *arg,
+                  struct error *e) {
+    return ask_driver(engine, &(struct change){.fn = fn, .done = done, .arg = arg}, e);
+}
+
+int engine_visit(struct engine *engine, engine_change_fn *fn, engine_changed_fn *done, void *arg,
+                 struct error *e) {
+    return ask_driver(engine, &(struct change){.fn = fn, .done = done, .arg = arg, .visit = true},
+                      e);
 }
 
 void engine_cancel(struct engine *engine, struct gen_request *request) {

@@ -232,6 +232,9 @@ typedef int engine_change_fn(void *arg, struct ranks *ranks, struct error *e);
 typedef void engine_changed_fn(void *arg, const struct error *error);
 int engine_change(struct engine *engine, engine_change_fn *fn, engine_changed_fn *done, void *arg,
                   struct error *e);
+/* The same for what changes nothing that a step computes: the prefix cache stays of use. */
+int engine_visit(struct engine *engine, engine_change_fn *fn, engine_changed_fn *done, void *arg,
+                 struct error *e);
 
 /* Any thread: the background has work again. */
 void engine_wake(struct engine *engine);

@@ -26,11 +26,12 @@ struct rate {
     int now;
 };
 
-/* What engine_change was asked, oldest first. */
+/* What engine_change and engine_visit were asked, oldest first. */
 struct change {
     engine_change_fn *fn;
     engine_changed_fn *done;
     void *arg;
+    bool visit;
     struct change *next;
 };
 

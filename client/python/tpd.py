@@ -12,7 +12,9 @@ command: `python3 tpd.py generate "Once upon a time"`, `python3 tpd.py METHOD ke
 """
 from __future__ import annotations
 
+import ctypes
 import json
+import mmap
 import os
 import pwd
 import socket
@@ -23,7 +25,7 @@ import time
 from typing import Any, Callable, Dict, Iterator, List, Optional, Union
 
 __version__ = "0.1.0"
-__all__ = ["Client", "Stream", "TpdError", "NoDaemon"]
+__all__ = ["Client", "Stream", "Tensor", "TensorShard", "TpdError", "NoDaemon"]
 
 Prompt = Union[str, List[int]]
 Result = Dict[str, Any]
@@ -252,6 +254,203 @@ class Stream:
         self.close()
 
 
+# --- weights, mapped --------------------------------------------------------------------------
+
+_TYPES = {"f32": "<f4", "f16": "<f2", "bf16": "<u2", "u8": "|u1", "u32": "<u4"}  # numpy has no bf16
+
+
+def _numpy() -> Any:
+    try:
+        import numpy
+    except ImportError:
+        return None
+    return numpy
+
+
+class _CudaMemory:
+    """What a CUDA IPC handle opens, through the driver alone."""
+
+    def __init__(self, handle: bytes, device: int):
+        class Handle(ctypes.Structure):
+            _fields_ = [("reserved", ctypes.c_char * 64)]
+        self._driver = ctypes.CDLL("libcuda.so.1")
+        context, at = ctypes.c_void_p(), ctypes.c_uint64()
+        given = Handle.from_buffer_copy(handle)
+        self._check("cuInit", 0)
+        self._check("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+        self._check("cuCtxSetCurrent", context)
+        self._check("cuIpcOpenMemHandle_v2", ctypes.byref(at), given, 1)
+        self.address = at.value
+
+    def _check(self, name: str, *args: Any) -> None:
+        rc = getattr(self._driver, name)(*args)
+        if rc:
+            raise _broken("%s failed with CUDA's error %d" % (name, rc))
+
+    def close(self) -> None:
+        address, self.address = self.address, 0
+        if address:
+            self._check("cuIpcCloseMemHandle", ctypes.c_uint64(address))
+
+
+class _CudaArray:
+    """An array in a GPU's memory: torch.as_tensor and cupy.asarray take it without a copy."""
+
+    def __init__(self, memory: _CudaMemory, about: Dict[str, Any]):
+        self._memory = memory
+        self.__cuda_array_interface__ = {
+            "version": 3, "typestr": _TYPES[about["type"]], "shape": tuple(about["shape"]),
+            "strides": tuple(about["stride"]), "data": (memory.address + about["offset"], True)}
+
+
+class TensorShard:
+    """One rank's part of a tensor: rows and cols (None: a vector) are half-open ranges, layout says
+    how it stands in memory (docs/tensors.md), memory is the mapping, which nobody can write to."""
+
+    def __init__(self, about: Dict[str, Any], dtype: str):
+        self.rank: int = about["rank"]
+        self.rows = about["rows"]
+        self.cols = about.get("cols")
+        self.layout: Dict[str, Any] = about["layout"]
+        self._dtype = dtype
+        handle = about["handle"]
+        if handle["kind"] == "cuda":
+            self.memory: Any = _CudaMemory(bytes.fromhex(handle["ipc"]), handle["device"])
+            return
+        try:
+            fd = os.open("/dev/shm" + handle["name"], os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise _broken("%s: %s" % (handle["name"], error.strerror)) from None
+        try:
+            self.memory = mmap.mmap(fd, about["offset"] + about["bytes"], mmap.MAP_SHARED,
+                                    mmap.PROT_READ)
+        finally:
+            os.close(fd)
+
+    def array(self, name: str = "values", which: int = 0) -> Any:
+        """The layout's array of that name, of four axes (panel, block, lane, word), as a view without
+        a copy: numpy's; without numpy a memoryview of its bytes from the first to the last; in a GPU's
+        memory an object for torch.as_tensor or cupy.asarray. which: 1 for the second of two."""
+        about = [a for a in self.layout["arrays"] if a["name"] == name][which]
+        if isinstance(self.memory, _CudaMemory):
+            return _CudaArray(self.memory, about)
+        numpy = _numpy()
+        if numpy:
+            return numpy.ndarray(about["shape"], _TYPES[about["type"]], self.memory,
+                                 about["offset"], about["stride"])
+        size = sum((n - 1) * step for n, step in zip(about["shape"], about["stride"]))
+        size += int(_TYPES[about["type"]][-1])
+        return memoryview(self.memory)[about["offset"]:about["offset"] + size]
+
+    def _rows(self, name: str, which: int = 0) -> Any:
+        """An array as [row, block, word]."""
+        a = self.array(name, which)
+        panels, blocks, lanes, words = a.shape
+        return a.transpose(0, 2, 1, 3).reshape(panels * lanes, blocks, words)[:self.n_rows]
+
+    @property
+    def n_rows(self) -> int:
+        return self.rows[1] - self.rows[0]
+
+    @property
+    def n_cols(self) -> int:
+        return self.cols[1] - self.cols[0] if self.cols else 1
+
+    def codes(self) -> Any:
+        """The codes of a quantised part as [row, block, column of the block]: unsigned, as they stand
+        in a GGUF file (q8_0: + 128)."""
+        numpy = _numpy()
+        out: Any = 0
+        for which, about in enumerate(a for a in self.layout["arrays"] if a["name"] == "codes"):
+            words, bits = self._rows("codes", which), about["bits"]
+            each = words[..., None] >> numpy.arange(0, 32, bits, dtype="<u4")
+            each = (each & ((1 << bits) - 1)).reshape(*words.shape[:2], self.layout["columns"])
+            out = out | each << about["shift"]
+        return out ^ self.layout["flip"]
+
+    def sub_scales(self) -> Any:
+        """The packed sub-scales of a K-quant as [row, block, byte], as they stand in a GGUF file."""
+        return _numpy().ascontiguousarray(self._rows("sub_scales")).view("u1")
+
+    def floats(self) -> Any:
+        """This part as plain float32 [rows, cols], in memory of your own. Needs numpy."""
+        numpy = _numpy()
+        if numpy is None or isinstance(self.memory, _CudaMemory):
+            raise TypeError("floats() needs numpy and memory of the CPU; see layout and array()")
+        names = [a["name"] for a in self.layout["arrays"]]
+        if "values" in names:
+            values = self._rows("values").reshape(self.n_rows, -1)[:, :self.n_cols]
+            if self.layout["arrays"][0]["type"] == "bf16":
+                return (values.astype("<u4") << 16).view("<f4")
+            return values.astype("<f4")
+        scale = self._rows("scale").astype("<f4")
+        minimum = self._rows("minimum").astype("<f4") if "minimum" in names else None
+        packed = self.sub_scales() if "sub_scales" in names else None
+        scale, offset = _run_scales(numpy, self._dtype, scale, minimum, packed)
+        codes = self.codes().astype("<f4")
+        runs = codes.reshape(*scale.shape, -1)
+        return (scale[..., None] * runs + offset[..., None]).reshape(self.n_rows, self.n_cols)
+
+
+def _run_scales(np: Any, dtype: str, d: Any, m: Any, packed: Any) -> Any:
+    """value = scale * code + offset, both [row, block, run], from the block's own and the packed ones."""
+    if packed is None:
+        zero = {"q8_0": 128, "q4_0": 8, "q5_0": 16}.get(dtype)
+        return (d, m) if zero is None else (d, np.float32(-zero) * d)
+    b = packed.astype("<i4")
+    if dtype == "q2_k":
+        return d * (b & 15), -(m * (b >> 4))
+    if dtype == "q6_k":
+        scale = d * (b - 256 * (b > 127))
+        return scale, np.float32(-32) * scale
+    if dtype == "q3_k":
+        low = np.concatenate([b[..., :8] & 15, b[..., :8] >> 4], -1)
+        high = np.concatenate([b[..., 8:] >> shift & 3 for shift in (0, 2, 4, 6)], -1)
+        scale = d * ((low | high << 4) - 32)
+        return scale, np.float32(-4) * scale
+    first, second, third = b[..., :4], b[..., 4:8], b[..., 8:]  # q4_k and q5_k
+    scale = np.concatenate([first & 63, third & 15 | first >> 6 << 4], -1)
+    minimum = np.concatenate([second & 63, third >> 4 | second >> 6 << 4], -1)
+    return d * scale, -(m * minimum)
+
+
+class Tensor:
+    """A tensor of the model that is loaded, mapped from the ranks' own memory: no copy is made, and
+    nothing can be written. It stays readable when the daemon unloads the model or ends."""
+
+    def __init__(self, about: Dict[str, Any]):
+        self.about = about
+        self.name: str = about["name"]
+        self.shape = tuple(about["shape"])
+        self.dtype: str = about["dtype"]
+        self.shards = [TensorShard(shard, self.dtype) for shard in about["shards"]]
+
+    def floats(self) -> Any:
+        """All of it as plain float32 of its shape, in memory of your own. Needs numpy."""
+        numpy = _numpy()
+        whole = self.shape if len(self.shape) == 2 else (self.shape[0], 1)
+        out = numpy.empty(whole, "<f4") if numpy else None
+        for shard in self.shards:
+            part = shard.floats()
+            cols = shard.cols or (0, 1)
+            out[shard.rows[0]:shard.rows[1], cols[0]:cols[1]] = part
+        return out.reshape(self.shape)
+
+    def close(self) -> None:
+        """Lets the mappings go; one that views still use goes with the last of them. Views of a GPU's
+        memory end here."""
+        for shard in self.shards:
+            if isinstance(shard.memory, _CudaMemory):
+                shard.memory.close()
+            shard.memory = None
+
+    def __enter__(self) -> "Tensor":
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self.close()
+
+
 class Client:
     """Speaks with one daemon. Any thread may call at any time: each call in flight has a connection
     of its own, and connections are kept for later calls.
@@ -410,6 +609,14 @@ class Client:
     def model_merge(self, adapter: str, out: str) -> Result:
         """Writes the model and an adapter as one model, the Hugging Face directory `out` under state_dir."""
         return self.call("model.merge", adapter=adapter, out=out)
+
+    def tensor_list(self) -> List[Result]:
+        """The model's tensors: name, shape, dtype, and which rank holds which rows and columns."""
+        return self.call("tensor.list")["tensors"]
+
+    def tensor_map(self, name: str) -> Tensor:
+        """Maps a tensor read-only and without a copy; see Tensor and TensorShard."""
+        return Tensor(self.call("tensor.export", name=name))
 
     def plan(self, path: Optional[str] = None, **question: Any) -> Result:
         """What each rank holds and does when a model is served, and trained: bytes by kind, whether

@@ -94,6 +94,10 @@ const struct command commands[] = {
      "it becomes a Hugging Face directory: safetensors in the model's own type (quantised: bf16), its\n"
      "configuration and tokenizer. 'tpd merge MODEL ADAPTER OUT' does it without a daemon.",
      NULL, cmd_model_merge},
+    {"tensors", "[NAME]", "List the model's tensors and who holds them; with NAME, share one",
+     "With NAME the tensor is exported: other processes may map it, read-only and without a copy\n"
+     "(docs/tensors.md), and what they need for that is printed.",
+     NULL, cmd_tensors},
     {"plan", "[MODEL]", "Tell what it takes of each rank to serve a model, and to train it",
      "MODEL is a directory, a .gguf file or a config.json; without it, the model that is loaded.\n"
      "Weights are not read: the daemon runs its own code on a device that only counts.",

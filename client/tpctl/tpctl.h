@@ -191,6 +191,7 @@ int cmd_status(struct tool *tool, const struct args *args);
 int cmd_devices(struct tool *tool, const struct args *args);
 int cmd_model_info(struct tool *tool, const struct args *args);
 int cmd_model_merge(struct tool *tool, const struct args *args);
+int cmd_tensors(struct tool *tool, const struct args *args);
 int cmd_metrics(struct tool *tool, const struct args *args);
 int cmd_ping(struct tool *tool, const struct args *args);
 int cmd_shutdown(struct tool *tool, const struct args *args);

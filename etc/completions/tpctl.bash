@@ -30,6 +30,8 @@ _tpctl() {
         elif [[ $previous == merge ]]; then
             COMPREPLY=($(compgen -W "$(tpctl adapters --plain 2>/dev/null | cut -f2)" -- "$current"))
         fi
+    elif [[ $command == tensors && $current != -* ]]; then
+        COMPREPLY=($(compgen -W "$(tpctl tensors --plain 2>/dev/null | cut -f1)" -- "$current"))
     elif [[ $command == jobs && $current != -* ]]; then
         if ((COMP_CWORD == i + 1)); then
             COMPREPLY=($(compgen -W "list show log watch plot cancel pause resume rm" -- "$current"))

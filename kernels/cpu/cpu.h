@@ -134,12 +134,15 @@ int cpu_mem_alloc(struct kctx *c, enum mem_kind kind, size_t bytes, dev_addr *ou
                   struct error *e);
 void cpu_mem_free(struct kctx *c, dev_addr addr);
 void cpu_mem_use(struct kctx *c, struct mem_use *use);
+int cpu_mem_export(struct kctx *c, dev_addr addr, const struct mem_share *share,
+                   struct mem_handle *out, struct error *e);
 
 int cpu_weight_new(struct kctx *c, enum dtype type, int32_t rows, int32_t cols,
                    struct weight *out, struct error *e);
 void cpu_weight_put(struct kctx *c, const struct weight *w, int32_t row, int32_t n,
                     const void *from, size_t stride);
 void cpu_weight_free(struct kctx *c, struct weight *w);
+void cpu_weight_layout(const struct weight *w, struct weight_layout *out);
 struct panels cpu_panels(const struct cpu_ctx *c, const struct weight *w);
 
 void cpu_linear(struct kctx *c, const struct linear_job *jobs, int n_jobs, dev_addr x, int32_t T);

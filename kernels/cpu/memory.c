@@ -6,8 +6,14 @@
  * free fault too. */
 #include "kernels/cpu/cpu.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 enum { ALIGN = 256, PAGE = 4096, HUGE_PAGE = 2 << 20 };
@@ -18,6 +24,7 @@ struct region {
     enum mem_kind kind;
     void *map;
     size_t map_bytes;
+    char *shared; /* the name that cpu_mem_export gave it; or NULL */
 };
 
 static size_t align_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
@@ -41,8 +48,17 @@ int cpu_memory_open(struct cpu_ctx *c, size_t limit, bool debug_alias, struct er
     return 0;
 }
 
+/* Whoever has it mapped keeps it; nobody else finds it any more. */
+static void hide(struct region *r) {
+    if (!r->shared) return;
+    shm_unlink(r->shared);
+    free(r->shared);
+    r->shared = NULL;
+}
+
 void cpu_memory_close(struct cpu_ctx *c) {
     struct cpu_memory *m = &c->memory;
+    for (int i = 0; i < m->n_regions; i++) hide(&m->regions[i]);
     for (int i = 0; i < m->n_regions && !m->real; i++)
         munmap(m->regions[i].map, m->regions[i].map_bytes);
     free(m->regions);
@@ -141,6 +157,7 @@ void cpu_mem_free(struct kctx *base, dev_addr addr) {
         return;
     }
     struct region r = m->regions[i];
+    hide(&r);
     m->used[r.kind] -= r.bytes;
     m->regions[i] = m->regions[--m->n_regions];
     if (!m->real) {
@@ -156,4 +173,80 @@ void cpu_mem_use(struct kctx *base, struct mem_use *use) {
     for (int kind = 0; kind < MEM_KIND_COUNT; kind++) use->bytes[kind] = m->used[kind];
     use->total = m->limit;
     use->free = m->limit - memory_used(m);
+}
+
+/* --- for other processes ---------------------------------------------------------------------- */
+
+static int share_failed(const char *name, int number, size_t needed, struct error *e) {
+    struct statvfs fs;
+    if (number != ENOSPC && number != ENOMEM) {
+        error_set(e, ERR_IO, "shared memory %s: %s", name, strerror(number));
+        return -(int)ERR_IO;
+    }
+    size_t left = statvfs("/dev/shm", &fs) == 0 ? (size_t)fs.f_bavail * fs.f_bsize : 0;
+    error_set(e, ERR_MEMORY,
+              "/dev/shm has no room for %zu bytes (%zu are free): make it larger (mount -o "
+              "remount,size=…, or --shm-size of a container)",
+              needed, left);
+    error_note_number(e, "needed", (int64_t)needed);
+    error_note_number(e, "free", (int64_t)left);
+    return -(int)ERR_MEMORY;
+}
+
+/* Writes the region into fd and maps that in its place; 0 or an errno, and then all is as it was. */
+static int move_pages(const struct region *r, int fd) {
+    int rc = posix_fallocate(fd, 0, (off_t)r->map_bytes);
+    if (rc) return rc;
+    for (size_t done = 0; done < r->map_bytes;) {
+        ssize_t n = pwrite(fd, (uint8_t *)r->map + done, r->map_bytes - done, (off_t)done);
+        if (n < 0 && errno != EINTR) return errno;
+        if (n > 0) done += (size_t)n;
+    }
+    if (mmap(r->map, r->map_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) ==
+        MAP_FAILED)
+        return errno;
+    if (r->map_bytes >= HUGE_PAGE) madvise(r->map, r->map_bytes, MADV_HUGEPAGE);
+    return 0;
+}
+
+static int share_region(struct region *r, const struct mem_share *share, struct error *e) {
+    char *name = strdup(share->name);
+    int fd = name ? shm_open(name, O_RDWR | O_CREAT | O_EXCL, 0600) : -1;
+    if (fd < 0) {
+        int number = name ? errno : ENOMEM;
+        free(name);
+        return share_failed(share->name, number, r->map_bytes, e);
+    }
+    int rc = move_pages(r, fd);
+    if (!rc && fchown(fd, (uid_t)-1, share->gid) != 0) rc = errno;
+    if (!rc && fchmod(fd, share->mode) != 0) rc = errno; /* from here on others may open it */
+    close(fd);
+    if (rc) {
+        shm_unlink(name);
+        free(name);
+        return share_failed(share->name, rc, r->map_bytes, e);
+    }
+    r->shared = name;
+    return 0;
+}
+
+int cpu_mem_export(struct kctx *base, dev_addr addr, const struct mem_share *share,
+                   struct mem_handle *out, struct error *e) {
+    struct cpu_memory *m = &cpu_of(base)->memory;
+    int i = 0;
+    while (i < m->n_regions && m->regions[i].addr != addr) i++;
+    if (i == m->n_regions)
+        return error_set(e, ERR_INTERNAL, "rank %d exports memory that it does not have",
+                         base->rank);
+    struct region *r = &m->regions[i];
+    int rc = r->shared ? 0 : share_region(r, share, e);
+    if (rc) return rc;
+    *out = (struct mem_handle){
+        .kind = MEM_HANDLE_SHM,
+        .device = -1,
+        .bytes = r->bytes,
+        .offset = m->real ? r->map_bytes - r->bytes : 0, /* map_aliased */
+    };
+    snprintf(out->name, sizeof out->name, "%s", r->shared);
+    return 0;
 }

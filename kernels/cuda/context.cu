@@ -96,12 +96,14 @@ static struct kernels make_kernels() {
     k.mem_alloc = cuda_mem_alloc;
     k.mem_free = cuda_mem_free;
     k.mem_use = cuda_mem_use;
+    k.mem_export = cuda_mem_export;
     k.upload = cuda_upload;
     k.download = cuda_download;
     k.wait = cuda_wait;
     k.weight_new = cuda_weight_new;
     k.weight_put = cuda_weight_put;
     k.weight_free = cuda_weight_free;
+    k.weight_layout = cuda_weight_layout;
     k.embed = cuda_embed;
     k.rmsnorm = cuda_rmsnorm;
     k.add_rmsnorm = cuda_add_rmsnorm;

@@ -132,6 +132,8 @@ void cuda_memory_close(struct cuda_context *c);
 int cuda_mem_alloc(struct kctx *c, enum mem_kind kind, size_t bytes, dev_addr *out, struct error *e);
 void cuda_mem_free(struct kctx *c, dev_addr addr);
 void cuda_mem_use(struct kctx *c, struct mem_use *use);
+int cuda_mem_export(struct kctx *c, dev_addr addr, const struct mem_share *share,
+                    struct mem_handle *out, struct error *e);
 void cuda_upload(struct kctx *c, dev_addr to, const void *from, size_t bytes);
 void cuda_download(struct kctx *c, void *to, dev_addr from, size_t bytes);
 int cuda_wait(struct kctx *c, struct error *e);
@@ -141,6 +143,7 @@ int cuda_weight_new(struct kctx *c, enum dtype type, int32_t rows, int32_t cols,
 void cuda_weight_put(struct kctx *c, const struct weight *w, int32_t row, int32_t n, const void *from,
                      size_t stride);
 void cuda_weight_free(struct kctx *c, struct weight *w);
+void cuda_weight_layout(const struct weight *w, struct weight_layout *out);
 
 void cuda_embed(struct kctx *c, dev_addr out, const struct weight *table, dev_addr ids, int32_t T,
                 int32_t first_row, float scale);

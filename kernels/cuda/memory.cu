@@ -126,6 +126,34 @@ void cuda_mem_use(struct kctx *base, struct mem_use *use) {
     use->free = bytes_left(m);
 }
 
+/* Each allocation is one of the driver's own, so a handle opens just that. */
+int cuda_mem_export(struct kctx *base, dev_addr addr, const struct mem_share *share,
+                    struct mem_handle *out, struct error *e) {
+    struct cuda_context *c = cuda_of(base);
+    const struct cuda_memory *m = &c->memory;
+    cudaIpcMemHandle_t handle;
+    static_assert(sizeof handle == MEM_IPC_BYTES, "as kernels.h says");
+    (void)share;
+    int i = 0;
+    while (i < m->n_live && m->live[i].at != addr) i++;
+    if (i == m->n_live)
+        return error_set(e, ERR_INTERNAL, "rank %d exports device memory that it does not have",
+                         base->rank);
+    cudaSetDevice(c->device);
+    cudaError_t rc = cudaIpcGetMemHandle(&handle, at(addr));
+    if (rc != cudaSuccess) {
+        cudaGetLastError();
+        return error_set(e, ERR_DEVICE, "%s: the driver gives no handle for other processes: %s",
+                         c->name, cudaGetErrorString(rc));
+    }
+    *out = {};
+    out->kind = MEM_HANDLE_CUDA;
+    memcpy(out->ipc, &handle, sizeof handle);
+    out->device = c->device;
+    out->bytes = m->live[i].bytes;
+    return 0;
+}
+
 /* --- the bus -------------------------------------------------------------------------------------- */
 
 /* Room for up to bytes (what fits of them) in the ring; waits only when the device is a turn behind. */

@@ -21,6 +21,46 @@ void cuda_weight_free(struct kctx *base, struct weight *w) {
     *w = {};
 }
 
+/* An array with one row of `words` fields a block after the other, `ld` bytes from row to row. */
+static void describe(struct weight_layout *out, const char *name, const char *type, size_t offset,
+                     int32_t rows, size_t blocks, size_t words, size_t bytes, size_t ld) {
+    out->arrays[out->n_arrays++] = {
+        name, type, 0, 0, offset, {(size_t)rows, blocks, 1, words}, {ld, words * bytes, 0, bytes}};
+}
+
+static void describe_codes(struct weight_layout *out, size_t offset, int32_t rows, size_t blocks,
+                           int bits, int shift) {
+    size_t words = (size_t)(out->columns * bits / 32);
+    if (!bits) return;
+    describe(out, "codes", "u32", offset, rows, blocks, words, 4, 4 * words * blocks);
+    out->arrays[out->n_arrays - 1].bits = bits;
+    out->arrays[out->n_arrays - 1].shift = shift;
+}
+
+void cuda_weight_layout(const struct weight *w, struct weight_layout *out) {
+    struct matrix_view view = matrix_view(w);
+    *out = {};
+    out->lanes = out->columns = 1;
+    if (!dtype_is_quantised(w->type)) {
+        const char *type = w->type == DTYPE_F32 ? "f32" : w->type == DTYPE_F16 ? "f16" : "bf16";
+        size_t bytes = plain_size(w->type);
+        describe(out, "values", type, 0, w->rows, (size_t)w->cols, 1, bytes, bytes * (size_t)view.ld);
+        return;
+    }
+    struct quant_format f = quant_format(w->type);
+    size_t blocks = (size_t)(w->cols / f.block), d_at = (size_t)(view.d - w->data),
+           d_bytes = (size_t)f.d_bytes;
+    out->columns = f.block;
+    describe(out, "scale", "f16", d_at, w->rows, blocks, 1, d_bytes, d_bytes * blocks);
+    if (d_bytes == 4)
+        describe(out, "minimum", "f16", d_at + 2, w->rows, blocks, 1, d_bytes, d_bytes * blocks);
+    if (f.sub_bytes)
+        describe(out, "sub_scales", "u8", (size_t)(view.sub - w->data), w->rows, blocks,
+                 (size_t)f.sub_bytes, 1, (size_t)f.sub_bytes * blocks);
+    describe_codes(out, 0, w->rows, blocks, f.low_bits, 0);
+    describe_codes(out, (size_t)(view.high - w->data), w->rows, blocks, f.high_bits, f.low_bits);
+}
+
 static __device__ __forceinline__ uint32_t nibble(ptr<const uint8_t> from, int i, int n) {
     uint32_t byte = from[i / (2 * n) * n + i % n];
     return i / n % 2 ? byte >> 4 : byte & 15;

@@ -106,6 +106,12 @@ static void plan_mem_free(struct kctx *c, dev_addr addr) {
     p->n_live--;
 }
 
+static int plan_mem_export(struct kctx *c, dev_addr addr, const struct mem_share *share,
+                           struct mem_handle *out, struct error *e) {
+    (void)c, (void)addr, (void)share, (void)out;
+    return error_set(e, ERR_INTERNAL, "a plan has no memory that could be exported");
+}
+
 static void plan_mem_use(struct kctx *c, struct mem_use *use) {
     struct plan_ctx *p = plan_of(c);
     *use = p->counts.use;
@@ -149,6 +155,11 @@ static void plan_weight_put(struct kctx *c, const struct weight *w, int32_t row,
     assert(row >= 0 && n >= 0 && row + n <= w->rows);
     plan_writes(c, w->data + (size_t)row * row_bytes, (size_t)n * row_bytes, "weight_put");
     plan_work(c, 0);
+}
+
+static void plan_weight_layout(const struct weight *w, struct weight_layout *out) {
+    (void)w;
+    *out = (struct weight_layout){0};
 }
 
 static void plan_weight_free(struct kctx *c, struct weight *w) {
@@ -313,12 +324,14 @@ static const struct kernels plan_kernels = {
     .mem_alloc = plan_mem_alloc,
     .mem_free = plan_mem_free,
     .mem_use = plan_mem_use,
+    .mem_export = plan_mem_export,
     .upload = plan_upload,
     .download = plan_download,
     .wait = plan_wait,
     .weight_new = plan_weight_new,
     .weight_put = plan_weight_put,
     .weight_free = plan_weight_free,
+    .weight_layout = plan_weight_layout,
     .embed = plan_embed,
     .rmsnorm = plan_rmsnorm,
     .add_rmsnorm = plan_add_rmsnorm,

@@ -1,5 +1,9 @@
 /* Device memory: counted, limited, unreadable for the host in debug mode; and dispatch. */
+#include "base/dequant.h"
 #include "tests/unit/kernels_fixture.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -44,6 +48,105 @@ static void over_the_limit_is_an_error_with_needed_and_free(void **state) {
     struct weight w;
     assert_int_equal(c->ops->weight_new(c, DTYPE_F32, 1 << 15, 1 << 15, &w, &e), -(int)ERR_MEMORY);
     assert_int_equal(c->ops->mem_alloc(c, MEM_KV, 1 << 19, &b, &e), 0);
+    c->ops->close(c);
+}
+
+/* Reads the n-th word, of `bytes`, that an array says is at (panel, block, lane, word). */
+static uint64_t word_at(const uint8_t *data, const struct weight_array *a, size_t bytes,
+                        const size_t at[ARRAY_AXES]) {
+    uint64_t word = 0;
+    size_t from = a->offset;
+    for (int i = 0; i < ARRAY_AXES; i++) from += at[i] * a->stride[i];
+    memcpy(&word, data + from, bytes);
+    return word;
+}
+
+static const uint8_t *map_handle(const struct mem_handle *h) {
+    int fd = shm_open(h->name, O_RDONLY, 0);
+    assert_true(fd >= 0);
+    const uint8_t *at = mmap(NULL, h->offset + h->bytes, PROT_READ, MAP_SHARED, fd, 0);
+    assert_true(at != MAP_FAILED);
+    close(fd);
+    return at + h->offset;
+}
+
+static void exported_memory_is_the_memory_itself(void **state) {
+    (void)state;
+    for (int alias = 0; alias < 2; alias++) {
+        struct kctx *c = open_ctx(1, 64 << 20, alias);
+        struct mem_handle h[2];
+        char name[64];
+        snprintf(name, sizeof name, "/tpd-unit-%d-%d", (int)getpid(), alias);
+        const struct mem_share share = {name, 0400, getegid()};
+        static const size_t sizes[] = {1000, (4 << 20) + 12};
+        for (int i = 0; i < 2; i++) {
+            dev_addr a;
+            assert_int_equal(c->ops->mem_alloc(c, MEM_WEIGHTS, sizes[i], &a, NULL), 0);
+            uint32_t first = 7, last = 8;
+            c->ops->upload(c, a + sizes[i] - 4, &first, 4);
+            for (int again = 0; again < 2; again++)
+                assert_int_equal(c->ops->mem_export(c, a, &share, &h[again], NULL), 0);
+            assert_memory_equal(&h[0], &h[1], sizeof *h);
+            assert_int_equal(h[0].kind, MEM_HANDLE_SHM);
+            assert_true(h[0].bytes >= sizes[i] && h[0].bytes < sizes[i] + 256);
+            const uint8_t *map = map_handle(&h[0]);
+            assert_int_equal(map[sizes[i] - 4], first);
+            c->ops->upload(c, a + sizes[i] - 4, &last, 4); /* no copy: it is seen at once */
+            assert_int_equal(map[sizes[i] - 4], last);
+            c->ops->mem_free(c, a);
+            assert_int_equal(shm_open(name, O_RDONLY, 0), -1);
+            assert_int_equal(map[sizes[i] - 4], last); /* who has it keeps it */
+        }
+        struct error e;
+        assert_int_equal(c->ops->mem_export(c, 4096, &share, &h[0], &e), -(int)ERR_INTERNAL);
+        dev_addr kept;
+        assert_int_equal(c->ops->mem_alloc(c, MEM_WEIGHTS, 1, &kept, NULL), 0);
+        assert_int_equal(c->ops->mem_export(c, kept, &share, &h[0], NULL), 0);
+        c->ops->close(c);
+        assert_int_equal(shm_open(name, O_RDONLY, 0), -1);
+    }
+}
+
+/* Codes, scale and sub-scales of every element, as the layout says where they are. */
+static void layouts_say_where_everything_is(void **state) {
+    (void)state;
+    struct kctx *c = open_ctx(1, 64 << 20, false);
+    for (int type = 0; type < DTYPE_COUNT; type++) {
+        if (!dtype_is_quantised((enum dtype)type)) continue;
+        const struct dtype_info *info = dtype_info((enum dtype)type);
+        enum { ROWS = 37 };
+        int32_t cols = 3 * info->block;
+        size_t row_bytes = dtype_row_bytes((enum dtype)type, cols);
+        uint8_t *file = malloc(ROWS * row_bytes);
+        for (size_t i = 0; i < ROWS * row_bytes; i++) file[i] = (uint8_t)(i * 2654435761u >> 13);
+        struct weight w;
+        struct weight_layout l;
+        assert_int_equal(c->ops->weight_new(c, (enum dtype)type, ROWS, cols, &w, NULL), 0);
+        c->ops->weight_put(c, &w, 0, ROWS, file, row_bytes);
+        c->ops->weight_layout(&w, &l);
+        assert_int_equal(l.columns, info->block);
+        const uint8_t *data = kernels_cpu_pointer(c, w.data);
+        for (int r = 0; r < ROWS; r++)
+            for (int b = 0; b < 3; b++) {
+                uint8_t codes[QUANT_BLOCK_MAX], expected[QUANT_BLOCK_MAX];
+                memset(codes, l.flip, sizeof codes);
+                for (int i = 0; i < l.n_arrays; i++) {
+                    const struct weight_array *a = &l.arrays[i];
+                    size_t at[] = {(size_t)(r / l.lanes), (size_t)b, (size_t)(r % l.lanes), 0};
+                    for (int k = 0; a->bits && k < info->block; k++) {
+                        at[3] = (size_t)(k * a->bits / 32);
+                        assert_true(at[3] < a->shape[3]);
+                        uint64_t bits = word_at(data, a, 4, at) >> (k * a->bits % 32);
+                        codes[k] ^= (uint8_t)((bits & ((1u << a->bits) - 1)) << a->shift);
+                    }
+                }
+                quant_block_codes((enum dtype)type, file + (size_t)r * row_bytes + (size_t)b * (size_t)info->block_bytes,
+                                  expected);
+                assert_memory_equal(codes, expected, (size_t)info->block);
+            }
+        c->ops->weight_free(c, &w);
+        free(file);
+    }
     c->ops->close(c);
 }
 
@@ -120,6 +223,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_is_aligned_zeroed_and_counted),
         cmocka_unit_test(over_the_limit_is_an_error_with_needed_and_free),
+        cmocka_unit_test(exported_memory_is_the_memory_itself),
+        cmocka_unit_test(layouts_say_where_everything_is),
         cmocka_unit_test(the_host_cannot_follow_an_alias),
         cmocka_unit_test(an_error_stops_the_context_until_it_is_taken),
         cmocka_unit_test(a_free_of_what_is_not_there_is_reported),

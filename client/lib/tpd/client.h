@@ -114,6 +114,23 @@ int tpd_call(struct tpd_client *client, const char *method, json_t *params, json
 int tpd_stream(struct tpd_client *client, const char *method, json_t *params, tpd_notify_fn *notify,
                void *user, json_t **result, struct tpd_error *error);
 
+/* A tensor of the model that is loaded, mapped read-only from the ranks' own memory: no copy is made. It
+ * stays readable when the daemon unloads the model or ends. */
+struct tpd_tensor;
+
+/* Exports and maps it; name as tensor.list tells it. *tensor is the caller's, to be ended with
+ * tpd_tensor_unmap. */
+int tpd_tensor_map(struct tpd_client *client, const char *name, struct tpd_tensor **tensor,
+                   struct tpd_error *error);
+void tpd_tensor_unmap(struct tpd_tensor *tensor);
+/* The answer of tensor.export: shape, dtype, and of each shard rank, rows, cols and layout, which says
+ * how it stands in memory (docs/tensors.md). Borrowed from the tensor. */
+const json_t *tpd_tensor_about(const struct tpd_tensor *tensor);
+int tpd_tensor_shards(const struct tpd_tensor *tensor);
+/* What the offsets of a shard's layout begin at, and how many bytes may be read there. NULL for a shard
+ * in a GPU's memory: its handle is for cudaIpcOpenMemHandle. */
+const void *tpd_tensor_memory(const struct tpd_tensor *tensor, int shard, size_t *bytes);
+
 /* Cancels the call in flight, or the next one when there is none. Called twice during one call, it
  * no longer waits for the daemon. Any thread; async-signal-safe; errno is kept. The client must not
  * be closed meanwhile. */

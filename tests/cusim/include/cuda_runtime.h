@@ -86,6 +86,11 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device);
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total);
 cudaError_t cudaMalloc(void **out, size_t bytes);
 cudaError_t cudaFree(void *at);
+/* The handle holds the address in its first bytes; nobody opens one here. */
+struct cudaIpcMemHandle_t {
+    char reserved[64];
+};
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *at);
 cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned flags);
 cudaError_t cudaHostGetDevicePointer(void **out, void *host, unsigned flags);
 cudaError_t cudaFreeHost(void *host);
