@@ -63,14 +63,20 @@ cusim_obj = $(patsubst %,$(B)/obj/cusim/%.o,$(1))
 
 # The same sources for real devices. Sums must not depend on where the compiler fuses: -fmad=false.
 NVCC = $(CUDA_HOME)/bin/nvcc
-NVCC_FLAGS = -std=c++17 -O3 -fmad=false -Werror all-warnings -I. \
+NVCC_FLAGS = -std=c++17 -O3 -fmad=false -Werror all-warnings -I. -Itests/cusim \
              -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra,-Werror,-D_GNU_SOURCE \
              $(foreach arch,$(CUDA_ARCH),-gencode arch=compute_$(arch),code=sm_$(arch))
-CUDA_OBJ = $(patsubst %,$(B)/obj/gpu/%.o,$(wildcard kernels/cuda/*.cu))
+CUDA_OBJ = $(call gpu_obj,$(wildcard kernels/cuda/*.cu))
+CUDA_LIBS = -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcublas -lcudart_static -lrt -ldl
+gpu_obj = $(patsubst %,$(B)/obj/gpu/%.o,$(1))
+# Of the tests on simulated devices, those that real ones can run, too.
+GPU_TESTS = $(patsubst tests/cusim/%.cc,$(B)/gpu/%,$(filter-out %/test_cusim.cc,$(wildcard tests/cusim/test_*.cc))) \
+            $(B)/gpu/golden_models
+GPU_BENCH_SRC = $(wildcard bench/gpu_bench*.cu)
 # What either library needs of the rest, it brings along: it has one symbol for others, and asks for none.
 PIC_LIB = $(B)/obj/pic/libbase.a
 
-.PHONY: all tests help deps demo test test-unit test-e2e test-asan test-tsan test-cusim test-spin fuzz soak bench install clean
+.PHONY: gpu-test gpu-test-build gpu-bench all tests help deps demo test test-unit test-e2e test-asan test-tsan test-cusim test-spin fuzz soak bench install clean
 all: $(B)/tpd $(B)/tpctl $(B)/libtpdclient.a $(if $(CUDA),$(B)/tpd-cuda.so)
 
 $(B)/obj/%.o: %.c
@@ -111,13 +117,24 @@ $(PIC_LIB): $(patsubst %.c,$(B)/obj/pic/%.o,$(wildcard base/*.c) kernels/kernels
 $(B)/cusim/tpd-cuda.so: $(call cusim_obj,$(CUSIM_DEVICE_SRC)) $(PIC_LIB)
 	@mkdir -p $(@D)
 	$(CXX) -shared -Wl,-z,defs -o $@ $^ -pthread
-$(B)/obj/gpu/%.cu.o: %.cu
+$(B)/cusim/gpu_bench: $(call cusim_obj,$(GPU_BENCH_SRC) $(CUSIM_DEVICE_SRC)) $(B)/libtpdcore.a
+	@mkdir -p $(@D)
+	$(CXX) -o $@ $^ $(LDLIBS)
+$(B)/obj/gpu/%.o: %
 	@mkdir -p $(@D)
 	@test -x $(NVCC) || { echo 'there is no $(NVCC): CUDA_HOME=dir names the CUDA toolkit' >&2; exit 1; }
-	$(NVCC) $(NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
+	$(NVCC) $(NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -x cu -c -o $@ $<
 $(B)/tpd-cuda.so: $(CUDA_OBJ) $(PIC_LIB)
-	$(NVCC) -shared -cudart static -o $@ $^ -L$(CUDA_HOME)/lib64 -lcublas \
-	    -Xlinker -z,defs,--exclude-libs,ALL,-rpath,$(CUDA_HOME)/lib64
+	$(CXX) -shared -Wl,-z,defs,--exclude-libs,ALL -o $@ $^ $(CUDA_LIBS) -pthread
+$(B)/gpu/golden_models: $(B)/obj/tests/unit/test_model_golden.o $(B)/libtesthelp.a $(CUDA_OBJ) $(B)/libtpdcore.a
+	@mkdir -p $(@D)
+	$(CXX) -o $@ $^ $(B)/libtpdcore.a -lcmocka $(LDLIBS) $(CUDA_LIBS)
+$(B)/gpu/gpu_bench: $(call gpu_obj,$(GPU_BENCH_SRC)) $(CUDA_OBJ) $(B)/libtpdcore.a
+	@mkdir -p $(@D)
+	$(CXX) -o $@ $^ $(LDLIBS) $(CUDA_LIBS)
+$(B)/gpu/%: $(B)/obj/gpu/tests/cusim/%.cc.o $(CUDA_OBJ) $(B)/libtpdcore.a
+	@mkdir -p $(@D)
+	$(CXX) -o $@ $^ -lcmocka $(LDLIBS) $(CUDA_LIBS)
 $(B)/tests/%: $(B)/obj/tests/unit/%.o $(B)/libtesthelp.a $(B)/libtpddaemon.a $(B)/libtpdcore.a \
               $(B)/libtpdclient.a
 	@mkdir -p $(@D)
@@ -147,6 +164,8 @@ help:
 	@echo 'make test-asan    the C tests with the address and undefined-behaviour sanitizers'
 	@echo 'make test-tsan    the C tests with the thread sanitizer'
 	@echo 'make test-cusim   the CUDA sources on simulated devices, and tpd on them'
+	@echo 'make gpu-test     the same tests on the GPUs of this machine (gpu-test-build: builds them, needs no GPU)'
+	@echo 'make gpu-bench    what the CUDA side makes of a GPU: GB/s, TFLOP/s, all-reduce beside NCCL (GPUS=0,1)'
 	@echo 'make test-spin    every interleaving of the collectives'"'"' flag protocols (needs spin, else skips)'
 	@echo 'make fuzz         mutated model files, tokenizers and requests under sanitizers'
 	@echo 'make soak         a thousand clients, good and bad, for ten minutes (SOAK_SECONDS=600)'
@@ -185,8 +204,16 @@ test-tsan:
 	@$(MAKE) --no-print-directory -j2 B=$(B)-tsan SAN=thread OPT=-O1 all tests
 	@B=$(B)-tsan PYTHON=$(PYTHON) tests/run.sh unit
 test-cusim:
-	@$(MAKE) --no-print-directory -j2 $(CUSIM_TESTS) $(B)/cusim/tpd-cuda.so all
+	@$(MAKE) --no-print-directory -j2 $(CUSIM_TESTS) $(B)/cusim/tpd-cuda.so $(B)/cusim/gpu_bench all
 	@B=$(B) tests/run.sh cusim
+# The tests of the CUDA side on the GPUs of this machine; gpu-test-build needs none.
+gpu-test-build:
+	@$(MAKE) --no-print-directory -j2 $(GPU_TESTS) $(B)/gpu/gpu_bench
+gpu-test: gpu-test-build
+	@B=$(B) tests/run.sh gpu
+gpu-bench:
+	@$(MAKE) --no-print-directory -j2 $(B)/gpu/gpu_bench
+	@CUDA_MODULE_LOADING=EAGER CUDA_DEVICE_MAX_CONNECTIONS=32 $(B)/gpu/gpu_bench $(GPUS)
 test-spin:
 	@CC='$(CC)' tests/spin/run.sh
 fuzz:

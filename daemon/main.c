@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <malloc.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -22,7 +23,16 @@ static enum log_level level_of(const char *name) {
     return LOG_INFO;
 }
 
+/* What CUDA's driver reads when it starts, unless the user has set it: every kernel is loaded before any runs,
+ * since loading one would wait for those that wait for it; and each of many ranks' streams on one device is a
+ * queue of its own. Now, before there are other threads that read the environment. */
+static void prepare_cuda(void) {
+    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+}
+
 static int run(const struct daemon_config *config) {
+    prepare_cuda();
     log_setup(level_of(config->log_level), config->log_json);
     return server_run(config);
 }

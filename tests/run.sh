@@ -1,8 +1,8 @@
 #!/bin/sh
 # Runs parts of the tests on what is built in $B. Parts: layers (who may include whom), unit (every
 # C test), alias (the C tests that compute, with device memory behind unreadable addresses), e2e
-# (pytest through the socket), cusim
-# (the CUDA sources on simulated devices), fuzz (the fuzz tests for TPD_FUZZ_SECONDS each).
+# (pytest through the socket), cusim (the CUDA sources on simulated devices), gpu (the same on real ones),
+# fuzz (the fuzz tests for TPD_FUZZ_SECONDS each).
 # Ends with pytest's summary for e2e, else with a line "N passed, N failed".
 set -u
 cd "$(dirname "$0")/.."
@@ -46,6 +46,7 @@ each_test() { # each_test SUFFIX PATTERN
 each_cusim() { # a few orders of everything that has no order; some golden models in one; tpd as a whole
     [ -e "$B/cusim/tpd-cuda.so" ] && run_one "tpd on simulated GPUs" \
         env TPD_TEST_CUSIM=1 "$PYTHON" -m pytest -q -p no:cacheprovider tests/e2e/test_cuda.py
+    [ -x "$B/cusim/gpu_bench" ] && run_one "gpu_bench on simulated GPUs" "$B/cusim/gpu_bench" 0,1
     [ -x "$B/cusim/golden_models" ] && run_one "golden models on simulated GPUs, tp 1 to 4" \
         env TPD_TEST_GPUS=4 TPD_TEST_ONLY="${TPD_TEST_ONLY:-granite llama-q4_k}" \
         timeout 1200 "$B/cusim/golden_models"
@@ -58,11 +59,27 @@ each_cusim() { # a few orders of everything that has no order; some golden model
     done
 }
 
+each_gpu() { # what simulated GPUs pass, on real ones; ranks share them where there are few
+    # Every kernel is loaded before any runs: loading one would wait for those that wait for it. And each of
+    # many ranks' streams is a queue of its own.
+    export CUDA_MODULE_LOADING=EAGER CUDA_DEVICE_MAX_CONNECTIONS=32
+    if ! gpus=$("$B/gpu/gpu_bench" --count) || [ "$gpus" -eq 0 ]; then
+        echo "make gpu-test needs a CUDA device and its driver, and there is none here" >&2
+        exit 69
+    fi
+    run_one "golden models on $gpus GPUs, tp 1 to 4" \
+        env TPD_TEST_GPUS="$gpus" timeout 1200 "$B/gpu/golden_models"
+    for test in "$B"/gpu/test_*; do
+        [ -x "$test" ] && run_one "$(basename "$test")" timeout 600 "$test"
+    done
+}
+
 for part in "$@"; do
     case $part in
     layers) run_one "layers (who may include whom)" "$PYTHON" tests/check_layers.py ;;
     unit) each_test "" "test_*" ;;
     cusim) each_cusim ;;
+    gpu) each_gpu ;;
     alias)
         export TPD_DEBUG_ALIAS=1
         for t in "$B"/tests/test_model* "$B"/tests/test_engine_model* "$B"/tests/test_kernel* \
