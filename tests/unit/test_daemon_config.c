@@ -130,6 +130,36 @@ static void wrong_flags_are_usage_errors_with_a_hint(void **state) {
     usage("unexpected argument", 1, "--=3", NULL);
 }
 
+/* The ranks of `--device DEVICE --tp TP` (NULL: not given); -1 when that is refused. */
+static int64_t ranks_of(const char *device, const char *tp, const char *says) {
+    struct daemon_config c;
+    struct error e = {0};
+    enum command command;
+    int rc = flags(&c, &command, &e, tp ? 6 : 4, "--model", "/m", "--device", device, "--tp", tp);
+    int64_t ranks = rc == 0 ? c.tp : -1;
+    if (rc != 0 && !strstr(e.message, says)) fail_msg("%s: %s", device, e.message);
+    config_free(&c);
+    return ranks;
+}
+
+static void a_list_of_gpus_has_one_for_each_rank(void **state) {
+    (void)state;
+    assert_int_equal(ranks_of("auto", NULL, ""), 1);
+    assert_int_equal(ranks_of("cpu:0-3", "2", ""), 2);
+    assert_int_equal(ranks_of("cuda", "4", ""), 4);
+    assert_int_equal(ranks_of("cuda:3", NULL, ""), 1);
+    assert_int_equal(ranks_of("cuda:0,0", NULL, ""), 2);
+    assert_int_equal(ranks_of("cuda:1,0", "2", ""), 2);
+    assert_int_equal(ranks_of("cuda:0,1", "3", "tp is 3, but device cuda:0,1 names 2 devices"), -1);
+    assert_int_equal(ranks_of("cuda:0", "2", "tp is 2, but device cuda:0 names 1 device:"), -1);
+    static const char *const wrong[] = {"cuda:",     "cuda:a",   "cuda:0,",   "cuda:,0", "cuda:-1",
+                                        "cuda:0 1", "cuda:0,,1", "cuda:+1", "cuda:1024", "cuda:99999999999999999999"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        assert_int_equal(ranks_of(wrong[i], NULL, "behind cuda: come up to 64 device numbers"), -1);
+    assert_int_equal(ranks_of("cudas", NULL, "device must be auto, cpu"), -1);
+    assert_int_equal(ranks_of("gpu", NULL, "device must be auto, cpu"), -1);
+}
+
 static void help_and_version_need_no_model(void **state) {
     (void)state;
     struct daemon_config c;
@@ -170,6 +200,7 @@ int main(void) {
         cmocka_unit_test(a_missing_file_is_missing),
         cmocka_unit_test(flags_win_over_the_file_wherever_it_is_named),
         cmocka_unit_test(wrong_flags_are_usage_errors_with_a_hint),
+        cmocka_unit_test(a_list_of_gpus_has_one_for_each_rank),
         cmocka_unit_test(help_and_version_need_no_model),
         cmocka_unit_test(the_sample_file_shows_every_key_with_its_default),
     };
