@@ -1,16 +1,14 @@
 """Serving while learning: the time between tokens of a generation with and without a fine-tune job beside
 it, and the job's speed with serving idle and busy. Part of `make bench`.
 
-Reads B (build folder), BENCH_MODELS (the first is taken); default: the random SmolLM2 of bench_models."""
+Reads B (build folder), BENCH_MODELS (the first is taken)."""
 import json
-import os
 import pathlib
 import statistics
 import tempfile
 import time
 
-import bench_models
-from bench_models import CORES, Daemon
+from common import CORES, Daemon, models
 
 TOKENS = 200
 
@@ -35,13 +33,12 @@ def speeds(client, job, seconds):
 
 
 def main():
-    models = os.environ.get("BENCH_MODELS", "").split()
-    model = pathlib.Path(models[0]) if models else bench_models.default_models()[-2]
+    model = models([("smollm2-135m", "q4_0")])[0]
     with tempfile.TemporaryDirectory() as folder:
         data = pathlib.Path(folder, "data.jsonl")
         line = json.dumps({"input_ids": list(range(3, 259)), "labels": list(range(3, 259))})
         data.write_text((line + "\n") * 64)
-        daemon = Daemon(model, CORES, "--data-dir", folder)
+        daemon = Daemon(model, "--tp", CORES, "--ctx", 2048, "--data-dir", folder)
         client = daemon.client
         gaps_ms(client)  # warm up
         alone = gaps_ms(client)

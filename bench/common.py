@@ -1,6 +1,7 @@
 """What the benches share: where things are, models to measure, a tpd of one's own, medians.
 
-Reads B (build folder), BENCH_RUNS, BENCH_MODELS (files, separated by spaces)."""
+Reads B (build folder), BENCH (quick or full), BENCH_RUNS, BENCH_MODELS (files, separated by
+spaces)."""
 import os
 import pathlib
 import statistics
@@ -14,10 +15,11 @@ sys.path.insert(0, str(ROOT / "client/python"))
 import tpd  # noqa: E402
 
 BUILD = ROOT / os.environ.get("B", "build")
-RUNS = int(os.environ.get("BENCH_RUNS", "5"))
+FULL = os.environ.get("BENCH", "quick") == "full"
+RUNS = int(os.environ.get("BENCH_RUNS") or ("5" if FULL else "3"))
 CORES = len(os.sched_getaffinity(0))
 SHAPES = ("smollm2-135m", "llama-1.1b")
-TYPES = ("bf16", "q8_0", "q4_0", "q4_k")
+TYPES = ("bf16", "q8_0", "q4_0", "q4_k_m")
 
 
 def random_model(shape, kind):
@@ -37,7 +39,7 @@ def models(default):
     return named or [random_model(*pair) for pair in default]
 
 
-def peak_mib(pid):
+def peak_mib(pid="self"):
     """Peak resident memory of a process."""
     for line in open(f"/proc/{pid}/status"):
         if line.startswith("VmHWM:"):
@@ -69,6 +71,9 @@ class Daemon:
         return self
 
     def __exit__(self, *_):
+        self.stop()
+
+    def stop(self):
         self.client.shutdown()
         self.process.wait()
         self.folder.cleanup()

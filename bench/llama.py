@@ -71,6 +71,12 @@ class Server:
         connection.close()
         return answer.status, data
 
+    def complete(self, prompt, n):
+        body = {"prompt": prompt, "n_predict": n, "temperature": 0, "ignore_eos": True}
+        status, data = self.request("POST", "/completion", body)
+        if status != 200:
+            sys.exit(f"llama-server answered {status}: {data[:200]}")
+
     def __enter__(self):
         return self
 

@@ -1,18 +1,23 @@
 #!/bin/sh
-# make bench: kernels, collectives, then models through the daemon. LLAMA_BENCH=path to a llama-bench
-# binary puts llama.cpp beside it, on the same file and threads, in the same run. BENCH_MODELS: a
-# list of files (default: random models of SmolLM2-135M's shape, made here once in $B/bench-models).
+# make bench: tpd beside llama.cpp (side_by_side.py), requests as strangers send them (bench_load.py),
+# and with BENCH=full kernels, collectives and learning too. docs/performance.md says how to use it.
+#
+# BENCH=quick (default, some minutes) or full (about an hour); BENCH_MODELS: a list of files (default:
+# random models of real shapes, made here once in $B/bench-models); LLAMA_BENCH, LLAMA_BATCHED_BENCH
+# and LLAMA_SERVER: paths of llama.cpp's programs, whose columns stay empty without.
 set -eu
 cd "$(dirname "$0")/.."
 B=${B:-build}
+BENCH=${BENCH:-quick}
 PYTHON=${PYTHON:-/usr/bin/python3}
-export B
-"$B/bench/bench_kernels" bandwidth
+export B BENCH
+"$PYTHON" bench/side_by_side.py
+"$PYTHON" bench/bench_load.py
+[ "$BENCH" = full ] || exit 0
+"$B/bench/bench_kernels"
 echo
 "$B/bench/bench_comm"
 echo
 "$B/bench/bench_train_kernels"
-echo
-"$PYTHON" bench/bench_models.py
 echo
 exec "$PYTHON" bench/bench_learning.py

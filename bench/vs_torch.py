@@ -20,18 +20,12 @@ import sys
 import tempfile
 import time
 
-import bench_models
-from bench_models import CORES, Daemon
+from common import CORES, Daemon, peak_mib, random_model
 
 RANK, ALPHA = 16, 32
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 PEER_PACKAGES = ("torch", "transformers", "peft")
 QUANTISED = pathlib.Path.home() / ".cache/tpd/SmolLM2-135M-Instruct.Q4_1.gguf"
-
-
-def peak_mib(pid="self"):
-    status = pathlib.Path(f"/proc/{pid}/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
 # --- transformers + peft, in a process of its own ---------------------------------------------------
@@ -121,10 +115,10 @@ def run_job(client, folder, task):
 def measure_tpd(task, model, tp):
     """A whole job, so that its last checkpoint and its result count in the peak."""
     with tempfile.TemporaryDirectory() as folder:
-        daemon = Daemon(model, tp, "--data-dir", folder)
+        daemon = Daemon(model, "--tp", tp, "--ctx", 2048, "--data-dir", folder)
         try:
             events = run_job(daemon.client, folder, task)
-            memory = daemon.memory()
+            memory = peak_mib(daemon.process.pid)
         finally:
             daemon.stop()
     speeds = [e["tokens_per_s"] for e in events if e["event"] == "step"]
@@ -178,7 +172,7 @@ def main():
         print("torch, transformers and peft are not all installed for this python: tpd alone. To have them\n"
               "beside it: python3 -m venv V && V/bin/pip install torch transformers peft numpy, then\n"
               "V/bin/python bench/vs_torch.py")
-    models = bench_models.default_models()[:1] + [QUANTISED] * QUANTISED.exists()
+    models = [random_model("smollm2-135m", "bf16")] + [QUANTISED] * QUANTISED.exists()
     tps = [int(tp) for tp in args.tp.split(",")] if args.tp else range(1, CORES + 1)
     print(f"{'':10} {'batch':9} {'ckpt':4} on {CORES} cores")
     for kind in args.kinds.split(","):

@@ -7,7 +7,7 @@ import resource
 
 import pytest
 
-from daemon import TINY, Daemon, eventually
+from daemon import eventually
 from soak import TOKENS, Crowd
 
 SECONDS = float(os.environ.get("TPD_SOAK_SECONDS", "16"))
@@ -66,14 +66,14 @@ def check_jobs(client, jobs):
         assert listed[job] in (("cancelled", "done") if cancelled else ("done",)), job
 
 
-def test_a_crowd_leaves_nothing_behind(tmp_path):
+def test_a_crowd_leaves_nothing_behind(start, tmp_path):
     raise_descriptor_limit()
     data = tmp_path / "data"
     data.mkdir()
     (data / "d.jsonl").write_text(json.dumps({"text": "so it was, and is. "}) + "\n")
-    daemon = Daemon(tmp_path / "tpd", TINY, "--data-dir", data, "--slots", 64, "--max-queue", 1000,
-                    "--kv-memory", "600K", "--slow-client-s", SLOW_CLIENT_S,
-                    "--max-outbound", "32K", "--max-connections", 1100, "--log-level", "error")
+    daemon = start("--data-dir", data, "--slots", 64, "--max-queue", 1000, "--kv-memory", "600K",
+                   "--slow-client-s", SLOW_CLIENT_S, "--max-outbound", "32K", "--max-connections", 1100,
+                   "--log-level", "error")
     with daemon.client() as client:
         known = known_answers(client)
         before, jobs, rss = held(daemon), {}, []
