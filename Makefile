@@ -162,7 +162,7 @@ help:
 	@echo 'make test         everything under test: unit tests, the debug-address pass, end to end'
 	@echo 'make test-unit    the C tests alone       make test-e2e   the tests through the socket alone'
 	@echo 'make test-asan    the C tests with the address and undefined-behaviour sanitizers'
-	@echo 'make test-tsan    the C tests with the thread sanitizer'
+	@echo 'make test-tsan    the C tests that start threads, with the thread sanitizer'
 	@echo 'make test-cusim   the CUDA sources on simulated devices, and tpd on them'
 	@echo 'make gpu-test     the same tests on the GPUs of this machine (gpu-test-build: builds them, needs no GPU)'
 	@echo 'make gpu-bench    what the CUDA side makes of a GPU: GB/s, TFLOP/s, all-reduce beside NCCL (GPUS=0,1)'
@@ -202,7 +202,7 @@ test-asan:
 	@B=$(B)-asan PYTHON=$(PYTHON) tests/run.sh unit
 test-tsan:
 	@$(MAKE) --no-print-directory -j2 B=$(B)-tsan SAN=thread OPT=-O1 all tests
-	@B=$(B)-tsan PYTHON=$(PYTHON) tests/run.sh unit
+	@B=$(B)-tsan PYTHON=$(PYTHON) tests/run.sh threads
 test-cusim:
 	@$(MAKE) --no-print-directory -j2 $(CUSIM_TESTS) $(B)/cusim/tpd-cuda.so $(B)/cusim/gpu_bench all
 	@B=$(B) tests/run.sh cusim

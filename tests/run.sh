@@ -1,7 +1,7 @@
 #!/bin/sh
 # Runs parts of the tests on what is built in $B. Parts: layers (who may include whom), unit (every
-# C test), alias (the C tests that compute, with device memory behind unreadable addresses), e2e
-# (pytest through the socket), cusim (the CUDA sources on simulated devices), gpu (the same on real ones),
+# C test), threads (the C tests that start threads), alias (the C tests that compute, with device
+# memory behind unreadable addresses), e2e (pytest through the socket), cusim (the CUDA sources on simulated devices), gpu (the same on real ones),
 # fuzz (the fuzz tests for TPD_FUZZ_SECONDS each).
 # Ends with pytest's summary for e2e, else with a line "N passed, N failed".
 set -u
@@ -42,6 +42,21 @@ each_test() { # each_test SUFFIX PATTERN
         [ -x "$test" ] && run_one "$(basename "$test")$1" "$test"
     done
 }
+# The tests that start no second thread, which a thread sanitizer has nothing to say about.
+one_thread='adapter_cases config daemon_config daemon_json daemon_lines daemon_schema dequant draw fuzz_* gguf
+    grammar* guess inspect jinja jobs_nights kv_blocks machine model_open output plan safetensors sampler
+    scheduler store template_shared tokenizer* tool_calls train_border train_job train_plan'
+
+each_threaded() {
+    for test in "$B"/tests/test_*; do
+        name=${test##*/test_}
+        for pattern in $one_thread; do # not expanded to files: none are named so
+            # shellcheck disable=SC2254
+            case $name in $pattern) continue 2 ;; esac
+        done
+        [ -x "$test" ] && run_one "${test##*/}" "$test"
+    done
+}
 
 each_cusim() { # a few orders of everything that has no order; some golden models in one; tpd as a whole
     [ -e "$B/cusim/tpd-cuda.so" ] && run_one "tpd on simulated GPUs" \
@@ -78,6 +93,7 @@ for part in "$@"; do
     case $part in
     layers) run_one "layers (who may include whom)" "$PYTHON" tests/check_layers.py ;;
     unit) each_test "" "test_*" ;;
+    threads) each_threaded ;;
     cusim) each_cusim ;;
     gpu) each_gpu ;;
     alias)
