@@ -205,12 +205,12 @@ test-tsan:
 	@B=$(B)-tsan PYTHON=$(PYTHON) tests/run.sh threads
 test-cusim:
 	@$(MAKE) --no-print-directory -j2 $(CUSIM_TESTS) $(B)/cusim/tpd-cuda.so $(B)/cusim/gpu_bench all
-	@B=$(B) tests/run.sh cusim
+	@B=$(B) PYTHON=$(PYTHON) tests/run.sh cusim
 # The tests of the CUDA side on the GPUs of this machine; gpu-test-build needs none.
 gpu-test-build:
-	@$(MAKE) --no-print-directory -j2 $(GPU_TESTS) $(B)/gpu/gpu_bench
+	@$(MAKE) --no-print-directory -j2 $(GPU_TESTS) $(B)/gpu/gpu_bench $(B)/tpd-cuda.so all
 gpu-test: gpu-test-build
-	@B=$(B) tests/run.sh gpu
+	@B=$(B) PYTHON=$(PYTHON) tests/run.sh gpu
 gpu-bench:
 	@$(MAKE) --no-print-directory -j2 $(B)/gpu/gpu_bench
 	@CUDA_MODULE_LOADING=EAGER CUDA_DEVICE_MAX_CONNECTIONS=32 $(B)/gpu/gpu_bench $(GPUS)

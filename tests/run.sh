@@ -60,7 +60,7 @@ each_threaded() {
 
 each_cusim() { # a few orders of everything that has no order; some golden models in one; tpd as a whole
     [ -e "$B/cusim/tpd-cuda.so" ] && run_one "tpd on simulated GPUs" \
-        env TPD_TEST_CUSIM=1 "$PYTHON" -m pytest -q -p no:cacheprovider tests/e2e/test_cuda.py
+        env TPD_TEST_CUDA=simulated "$PYTHON" -m pytest -q -p no:cacheprovider tests/e2e/test_cuda.py
     [ -x "$B/cusim/gpu_bench" ] && run_one "gpu_bench on simulated GPUs" "$B/cusim/gpu_bench" 0,1
     [ -x "$B/cusim/golden_models" ] && run_one "golden models on simulated GPUs, tp 1 to 4" \
         env TPD_TEST_GPUS=4 TPD_TEST_ONLY="${TPD_TEST_ONLY:-granite llama-q4_k}" \
@@ -82,6 +82,8 @@ each_gpu() { # what simulated GPUs pass, on real ones; ranks share them where th
         echo "make gpu-test needs a CUDA device and its driver, and there is none here" >&2
         exit 69
     fi
+    run_one "tpd on a GPU" env TPD_TEST_CUDA=real \
+        "$PYTHON" -m pytest -q -p no:cacheprovider tests/e2e/test_cuda.py -k says_on_the_cpu
     run_one "golden models on $gpus GPUs, tp 1 to 4" \
         env TPD_TEST_GPUS="$gpus" timeout 1200 "$B/gpu/golden_models"
     for test in "$B"/gpu/test_*; do

@@ -1,5 +1,6 @@
 """tpd on GPUs, as simulated by tests/cusim: the whole daemon with the same .cu sources, in a tpd-cuda.so that
-`make test-cusim` builds and then runs this with. Slow devices: prompts and answers are short."""
+`make test-cusim` builds and then runs this with. Slow devices: prompts and answers are short. `make gpu-test` runs
+the first test on a real one."""
 import os
 import subprocess
 
@@ -7,11 +8,13 @@ import pytest
 
 from daemon import BUILD, ROOT, TINY, RpcError, eventually
 
-LIBRARY = BUILD / "cusim/tpd-cuda.so"
+DEVICES = os.environ.get("TPD_TEST_CUDA")  # "simulated" or "real"
+LIBRARY = BUILD / ("tpd-cuda.so" if DEVICES == "real" else "cusim/tpd-cuda.so")
 ALDER = ROOT / "etc/models/alder"
 SMALL = ("--ctx", "128", "--slots", "2", "--step-tokens", "16")
 
-pytestmark = pytest.mark.skipif("TPD_TEST_CUSIM" not in os.environ, reason="`make test-cusim` runs these")
+pytestmark = pytest.mark.skipif(not DEVICES, reason="`make test-cusim` runs these")
+simulated = pytest.mark.skipif(DEVICES == "real", reason="two devices are simulated only")
 
 
 def gpus(**more):
@@ -45,9 +48,10 @@ def on_cpu(tmp_path_factory):
     return text
 
 
-@pytest.mark.parametrize("device, link", [("cuda:0,0", "same device"), ("cuda:0,1", "nvlink")])
+@pytest.mark.parametrize("device, link", [("cuda:0,0", "same device"),
+                                          pytest.param("cuda:0,1", "nvlink", marks=simulated)])
 def test_the_bundled_model_says_what_it_says_on_the_cpu(start, on_cpu, device, link):
-    tpd = start(*SMALL, "--device", device, model=ALDER, env=gpus())
+    tpd = start(*SMALL, "--device", device, model=ALDER, env=gpus(TPD_CUDA_SAME_BITS="1"))
     with tpd.client() as client:
         assert say(client, 5) == on_cpu
         status = client.call("status")
@@ -55,7 +59,7 @@ def test_the_bundled_model_says_what_it_says_on_the_cpu(start, on_cpu, device, l
     assert status["links"] == [["self", link], [link, "self"]]
     for rank, entry in enumerate(status["devices"]):
         assert entry["rank"] == rank and "lost" not in entry
-        assert entry["name"] == f"cuda:{device[5 + 2 * rank]} (simulated device)"
+        assert entry["name"].startswith(f"cuda:{device[5 + 2 * rank]} (")
         assert 0 < entry["memory"]["used"] < entry["memory"]["total"]
     assert tpd.stop() == 0
 
