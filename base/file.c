@@ -43,6 +43,7 @@ int file_map_open(struct file_map *map, const char *path, struct error *e) {
 }
 
 void file_map_close(struct file_map *map) {
+    file_map_unguard(map);
     if (map->data) munmap((void *)map->data, map->size);
     *map = (struct file_map){0};
 }

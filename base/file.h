@@ -12,6 +12,12 @@ struct file_map {
 
 int file_map_open(struct file_map *map, const char *path, struct error *e);
 void file_map_close(struct file_map *map);
+/* From now on a read of what is no longer in the file (somebody cut it short, or the disk fails) gives
+ * zeros instead of ending the process. Whoever reads asks file_map_torn, with any address in the map,
+ * when it has read: true if that happened anywhere in the map. file_map_close ends it. */
+void file_map_guard(const struct file_map *map);
+void file_map_unguard(const struct file_map *map);
+bool file_map_torn(const void *at);
 /* Tells the kernel that [offset, offset + bytes) was read and may leave memory. */
 void file_map_drop(const struct file_map *map, size_t offset, size_t bytes);
 

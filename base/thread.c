@@ -152,6 +152,7 @@ void thread_name(const char *format, ...) {
 int thread_start(pthread_t *thread, void *(*fn)(void *), void *arg, struct error *e) {
     sigset_t all, old;
     sigfillset(&all);
+    sigdelset(&all, SIGBUS); /* one's own faults cannot wait: base/file_guard.c */
     pthread_sigmask(SIG_SETMASK, &all, &old);
     int rc = pthread_create(thread, NULL, fn, arg);
     pthread_sigmask(SIG_SETMASK, &old, NULL);

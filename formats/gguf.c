@@ -3,6 +3,7 @@
 #include "formats/gguf_types.h"
 #include "formats/gguf_value.h"
 #include "formats/name_index.h"
+#include "formats/store.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -362,11 +363,13 @@ int gguf_open(struct gguf **out, const char *path, struct error *e) {
     }
     int err = file_map_open(&gguf->map, path, e);
     if (!err) {
+        file_map_guard(&gguf->map);
         struct reader r = {gguf->path, gguf->map.data, gguf->map.size, 0, "", e};
         err = read_header(gguf, &r);
         if (!err) err = read_keys(gguf, &r);
         if (!err) err = read_alignment(gguf, &r);
         if (!err) err = read_tensors(gguf, &r);
+        if (file_map_torn(gguf->map.data)) err = store_file_torn(path, NULL, e);
     }
     if (err) {
         gguf_close(gguf);

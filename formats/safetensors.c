@@ -215,9 +215,11 @@ int safetensors_open(struct safetensors *out, const char *path, struct error *e)
     int err = file_map_open(&out->map, path, e);
     if (!err) {
         size_t data_at;
+        file_map_guard(&out->map);
         json_t *header = read_header(out, &data_at, e);
         err = header ? read_tensors(out, header, data_at, e) : -(int)ERR_BAD_FILE;
         json_decref(header);
+        if (file_map_torn(out->map.data)) err = store_file_torn(path, NULL, e);
     }
     if (err) safetensors_close(out);
     return err;

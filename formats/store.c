@@ -280,3 +280,14 @@ void store_drop(const struct store *store, const struct store_tensor *tensor, si
     const struct file_map *map = bytes ? map_of(store, tensor->data) : NULL;
     if (map) file_map_drop(map, (size_t)(tensor->data - map->data) + offset, bytes);
 }
+
+int store_file_torn(const char *path, const char *tensor, struct error *e) {
+    return error_bad_file(e, path, tensor ? "tensor" : NULL, tensor,
+                          "%s%s cannot be read: the file became shorter while it was in use, or the "
+                          "disk fails; put it back whole and load it again",
+                          tensor ? "tensor " : "it", tensor ? tensor : "");
+}
+
+int store_tensor_check(const struct store_tensor *t, struct error *e) {
+    return t->bytes && file_map_torn(t->data) ? store_file_torn(t->file, t->name, e) : 0;
+}

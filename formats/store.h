@@ -48,6 +48,11 @@ const char *store_format(const struct store *store);
 size_t store_file_count(const struct store *store);
 /* The GGUF file behind the store, or NULL. */
 const struct gguf *store_gguf(const struct store *store);
+/* Whoever has read from a tensor asks this before it believes what it has read: ERR_BAD_FILE when the
+ * file was cut short meanwhile (then zeros were read). */
+int store_tensor_check(const struct store_tensor *tensor, struct error *e);
+/* Sets that error; tensor may be NULL. */
+int store_file_torn(const char *path, const char *tensor, struct error *e);
 /* Lets the pages of bytes at data (inside a tensor's data) leave memory. */
 void store_drop(const struct store *store, const struct store_tensor *tensor, size_t offset,
                 size_t bytes);

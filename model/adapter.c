@@ -141,6 +141,14 @@ bool adapter_read(const struct adapter *a, const char *name, size_t floats, floa
     return true;
 }
 
+int adapter_check(const struct adapter *a, struct error *e) {
+    for (size_t i = 0; i < store_count(a->store); i++) {
+        int err = store_tensor_check(store_at(a->store, i), e);
+        if (err) return err;
+    }
+    return 0;
+}
+
 void adapter_close(struct adapter *a) {
     if (!a) return;
     store_close(a->store);
@@ -168,7 +176,8 @@ static int put(struct shard *s, const struct store_tensor *t, int32_t row0, int3
     if (!values) return error_set(e, ERR_MEMORY, "no memory for tensor %s", t->name);
     for (int32_t r = row0; r < row1; r++)
         tensor_read(t, 0, r, r + 1, col0, col1, values + (size_t)(r - row0) * (size_t)width + pad);
-    int err = s->ctx->ops->mem_alloc(s->ctx, MEM_WEIGHTS, n * sizeof *values, out, e);
+    int err = store_tensor_check(t, e);
+    if (!err) err = s->ctx->ops->mem_alloc(s->ctx, MEM_WEIGHTS, n * sizeof *values, out, e);
     if (!err) s->ctx->ops->upload(s->ctx, *out, values, n * sizeof *values);
     free(values);
     return err;

@@ -21,6 +21,8 @@ float adapter_scale(const struct adapter *a);
 unsigned adapter_targets(const struct adapter *a);
 /* Tensor `name` as fp32 [rows, cols] to out; zeros (and false) when it has none of that name. */
 bool adapter_read(const struct adapter *a, const char *name, size_t floats, float *out);
+/* After reads: ERR_BAD_FILE when the file was cut short meanwhile. */
+int adapter_check(const struct adapter *a, struct error *e);
 
 enum { SHARD_ADAPTERS = 16 };
 

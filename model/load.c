@@ -34,6 +34,11 @@ static void put_run(struct shard *s, const struct store *store, const struct sto
     }
 }
 
+/* What was read of t was there. */
+static int check_read(const struct shard *s, const struct store_tensor *t, struct error *e) {
+    return s->ctx->ops->counts_only ? 0 : store_tensor_check(t, e);
+}
+
 static int put_matrix(struct shard *s, const struct store *store, const struct store_tensor *t,
                       struct matrix_rule rule, bool permuted, struct weight *out, struct error *e) {
     enum dtype type = (enum dtype)t->type;
@@ -53,7 +58,7 @@ static int put_matrix(struct shard *s, const struct store *store, const struct s
     size_t col_offset = dtype_row_bytes(type, col0);
     if (!permuted) {
         put_run(s, store, t, out, (struct row_run){0, row1 - row0, row0, 1}, row_bytes, col_offset);
-        return 0;
+        return check_read(s, t, e);
     }
     int32_t half = s->config->head_dim / 2;
     for (int32_t at = row0; at < row1; at += half) {
@@ -63,7 +68,7 @@ static int put_matrix(struct shard *s, const struct store *store, const struct s
     }
     if (!s->ctx->ops->counts_only)
         store_drop(store, t, (size_t)row0 * row_bytes, (size_t)(row1 - row0) * row_bytes);
-    return 0;
+    return check_read(s, t, e);
 }
 
 /* Elements from … to-1 of a vector, as fp32. */
@@ -81,7 +86,7 @@ static int put_vector(struct shard *s, const struct store_tensor *t, int32_t fro
     if (err) error_prefix(e, "tensor %s: ", t->name);
     else s->ctx->ops->upload(s->ctx, *out, values, bytes);
     free(values);
-    return err;
+    return err ? err : check_read(s, t, e);
 }
 
 static int load_layer(struct shard *s, const struct model *m, int32_t layer, struct error *e) {
@@ -124,7 +129,7 @@ static int load_rope(struct shard *s, const struct model *m, struct error *e) {
     if (!err)
         s->ctx->ops->upload(s->ctx, s->rope.inv_freq, freq, (size_t)half * sizeof *freq);
     free(freq);
-    return err;
+    return !err && factors ? check_read(s, m->rope_factors, e) : err;
 }
 
 static int load_weights(struct shard *s, const struct model *m, struct error *e) {

@@ -139,6 +139,7 @@ static int work_new(struct work *w, const struct piece *p, int64_t rows_at_once,
     if (p->pair) {
         tensor_read(p->pair->a, 0, 0, r, 0, (int32_t)cols, w->a);
         tensor_read(p->pair->b, 0, 0, (int32_t)rows, 0, r, w->b);
+        return store_tensor_check(p->pair->b, e); /* one file has both */
     }
     return 0;
 }
@@ -167,11 +168,12 @@ static int write_piece(struct merge *m, struct safetensors_writer *w, const stru
             break;
         }
         read_rows(p, row, row + n, work.values);
+        err = store_tensor_check(p->from, e);
         if (p->pair)
             add_product(work.values, row, n, cols, work.a, work.b, m->adapter->r,
                         m->adapter->scale, work.sum);
         safetensors_writer_add(w, work.values, (size_t)(n * cols));
-        if (w->file.errnum) err = -(int)ERR_IO; /* the commit would say it later */
+        if (w->file.errnum && !err) err = -(int)ERR_IO; /* the commit would say it later */
     }
     store_drop(m->base->store, p->from, 0, p->from->bytes);
     work_free(&work);

@@ -18,6 +18,14 @@ static void describe_dims(const struct store_tensor *t, char *out, size_t size) 
     if (n < size) snprintf(out + n, size - n, "]");
 }
 
+/* The layer of "model.layers.N.…"; -1: it is of none. */
+static long layer_of(const char *name) {
+    char *end;
+    if (strncmp(name, "model.layers.", 13) != 0 || name[13] < '0' || name[13] > '9') return -1;
+    long layer = strtol(name + 13, &end, 10);
+    return *end == '.' && layer < INT32_MAX ? layer : -1;
+}
+
 /* The tensor NAME of [rows, cols], or of [cols] when rows is 0. */
 static int need(const struct model *m, const char *name, int64_t rows, int64_t cols,
                 const struct store_tensor **out, struct error *e) {
@@ -25,8 +33,11 @@ static int need(const struct model *m, const char *name, int64_t rows, int64_t c
     const struct store_tensor *t = store_find(m->store, name);
     if (!t)
         return error_bad_file(e, m->path, "tensor", name,
-                              "tensor %s is missing, which a %s model needs", name,
-                              arch_name(m->config.arch));
+                              layer_of(name) < 0
+                                  ? "tensor %s is missing, which a %s model needs"
+                                  : "tensor %s is missing, which a %s model of %d layers needs "
+                                    "(num_hidden_layers)",
+                              name, arch_name(m->config.arch), m->config.n_layers);
     bool fits = rows ? t->n_dims == 2 && t->dims[0] == rows && t->dims[1] == cols
                      : t->n_dims == 1 && t->dims[0] == cols;
     if (!fits) {
@@ -71,16 +82,28 @@ static int find_layer(struct model *m, int32_t layer, struct error *e) {
     return err;
 }
 
-/* A bias that the file has and the configuration does not ask for would silently be left out. */
+/* A layer that the file has and the configuration does not know would silently be left out. */
+static int check_layers(const struct model *m, struct error *e) {
+    const struct store_tensor *last = NULL;
+    for (size_t i = 0; i < store_count(m->store); i++) {
+        const struct store_tensor *t = store_at(m->store, i);
+        if (!last || layer_of(t->name) > layer_of(last->name)) last = t;
+    }
+    long has = last ? layer_of(last->name) + 1 : 0;
+    if (has <= m->config.n_layers) return 0;
+    return error_bad_file(e, last->file, "tensor", last->name,
+                          "tensor %s is of layer %ld, but by the configuration the model has %d layers, "
+                          "0 to %d (num_hidden_layers): they are of two different models",
+                          last->name, has - 1, m->config.n_layers, m->config.n_layers - 1);
+}
+
+/* The same for a bias. */
 static int check_unused(const struct model *m, struct error *e) {
     for (size_t i = 0; i < store_count(m->store); i++) {
         const struct store_tensor *t = store_at(m->store, i);
         size_t n = strlen(t->name);
-        if (strncmp(t->name, "model.layers.", 13) != 0 || n < 5 ||
-            strcmp(t->name + n - 5, ".bias") != 0)
-            continue;
-        long layer = strtol(t->name + 13, NULL, 10);
-        if (layer < 0 || layer >= m->config.n_layers) continue;
+        long layer = layer_of(t->name);
+        if (layer < 0 || n < 5 || strcmp(t->name + n - 5, ".bias") != 0) continue;
         bool used = false;
         for (int k = 0; k < MAT_COUNT; k++) used |= m->layers[layer].bias[k] == t;
         if (!used)
@@ -94,7 +117,8 @@ static int check_unused(const struct model *m, struct error *e) {
 
 int model_find_tensors(struct model *m, struct error *e) {
     const struct model_config *c = &m->config;
-    int err = need(m, "model.embed_tokens.weight", c->vocab, c->hidden, &m->embed, e);
+    int err = m->outline ? 0 : check_layers(m, e);
+    if (!err) err = need(m, "model.embed_tokens.weight", c->vocab, c->hidden, &m->embed, e);
     if (!err) err = need(m, "model.norm.weight", 0, c->hidden, &m->norm, e);
     if (!err && !c->tied_head) {
         err = need(m, "lm_head.weight", c->vocab, c->hidden, &m->head, e);

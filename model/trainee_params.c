@@ -149,9 +149,10 @@ static struct train_param *make_master(struct trainee *t, const struct store_ten
     tensor_read(from, permuted ? t->config->head_dim : 0, row0, row0 + n, vector ? 0 : p.col0,
                 vector ? 1 : p.col0 + p.cols, values);
     store_drop(t->model->store, from, 0, from->bytes);
+    bool whole = store_tensor_check(from, e) == 0;
     t->ctx->ops->upload(t->ctx, out->p, values, floats * sizeof *values);
     free(values);
-    return out;
+    return whole ? out : NULL;
 }
 
 static enum grad_sum stream_norm_sum(const struct trainee *t) {

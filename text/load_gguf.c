@@ -6,6 +6,7 @@
 #include "text/internal.h"
 
 #include "formats/gguf.h"
+#include "formats/store.h"
 #include "text/unicode.h"
 
 #include <ctype.h>
@@ -257,7 +258,9 @@ int tokenizer_load_gguf(struct tokenizer *t, const char *path, struct error *e) 
     struct error why = {0};
     t->fingerprint = hash_metadata(file);
     err = load(t, file, &why);
+    bool torn = file_map_torn(gguf_map(file)->data);
     gguf_close(file);
+    if (torn) return store_file_torn(path, NULL, e);
     if (!err) return 0;
     if (why.kind == ERR_MEMORY) return error_set(e, ERR_MEMORY, "%s: %s", path, why.message);
     return error_bad_file(e, path, NULL, NULL, "%s", why.message);

@@ -182,10 +182,11 @@ static int open_tensors(const char *dir, struct host_tensors *t, int n_parts, st
     return err;
 }
 
-void checkpoint_copy_piece(const struct host_tensors *t, int piece, float *out) {
+int checkpoint_copy_piece(const struct host_tensors *t, int piece, float *out, struct error *e) {
     const struct store_tensor *from = find_piece(t, piece);
     memcpy(out, from->data, from->bytes);
     store_drop(t->from, from, 0, from->bytes);
+    return store_tensor_check(from, e);
 }
 
 static int read_step(const char *dir, int64_t step, struct host_tensors *t,

@@ -88,6 +88,7 @@ static int put_incumbent(struct run *r, struct ranks *ranks, struct error *e) {
         adapter_read(r->against, t->shape[i].name, host_piece_floats(t, i), t->at[i]);
         err = run_put_piece(r, ranks, i, e);
     }
+    if (!err) err = adapter_check(r->against, e);
     host_tensors_end(t);
     return err;
 }

@@ -43,7 +43,7 @@ static int read_all(struct run *r, bool *all, struct error *e) {
         err = host_piece_make(t, i, e);
         if (!err) *all = adapter_read(r->start, t->shape[i].name, host_piece_floats(t, i), t->at[i]);
     }
-    return err;
+    return err ? err : adapter_check(r->start, e);
 }
 
 int start_put(struct run *r, struct ranks *ranks, bool *put, struct error *e) {

@@ -126,7 +126,7 @@ const float *host_tensors_next(struct host_tensors *t, struct error *e) {
     int err = 0;
     if (!t->from) err = wait_for(t, piece, e);
     else err = host_piece_make(t, piece, e);
-    if (!err && t->from) checkpoint_copy_piece(t, piece, t->at[piece]);
+    if (!err && t->from) err = checkpoint_copy_piece(t, piece, t->at[piece], e);
     return err ? NULL : t->at[piece];
 }
 

@@ -83,6 +83,6 @@ int checkpoint_read(const char *dir, struct host_tensors *t, struct train_positi
 /* The same for the values alone of that step's checkpoint. */
 int checkpoint_read_values(const char *dir, int64_t step, struct host_tensors *t, struct error *e);
 /* For host_tensors_next: copies a piece out of the checkpoint that t reads. */
-void checkpoint_copy_piece(const struct host_tensors *t, int piece, float *out);
+int checkpoint_copy_piece(const struct host_tensors *t, int piece, float *out, struct error *e);
 
 #endif

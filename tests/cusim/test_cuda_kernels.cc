@@ -185,6 +185,72 @@ static void products_of_every_type_and_number_of_rows(void **) {
     }
 }
 
+/* What a layout says of the block of row r that column c is in: all fields, bytes as the file has them. */
+static std::string block_at(const std::vector<uint8_t> &memory, const struct weight_layout &l, int32_t r,
+                            int32_t c) {
+    std::vector<uint8_t> codes((size_t)l.columns, l.flip);
+    std::string out;
+    for (int i = 0; i < l.n_arrays; i++) {
+        const struct weight_array &a = l.arrays[i];
+        size_t bytes = a.type[0] == 'u' ? (size_t)atoi(a.type + 1) / 8 : strstr(a.type, "32") ? 4 : 2;
+        size_t at = a.offset + (size_t)(r / l.lanes) * a.stride[0] + (size_t)(c / l.columns) * a.stride[1] +
+                    (size_t)(r % l.lanes) * a.stride[2];
+        std::string words;
+        for (size_t w = 0; w < a.shape[3]; w++)
+            words.append((const char *)&memory.at(at + w * a.stride[3] + bytes - 1) - (bytes - 1), bytes);
+        if (!a.bits) {
+            bool mine = strcmp(a.name, "values") == 0; /* a block of plain values may have a neighbour's */
+            out += mine ? words.substr((size_t)(c % l.columns) * bytes, bytes) : words;
+            continue;
+        }
+        for (int k = 0; k < l.columns; k++) {
+            uint32_t word;
+            memcpy(&word, words.data() + k * a.bits / 32 * 4, 4);
+            codes[(size_t)k] ^= (uint8_t)((word >> (k * a.bits % 32) & ((1u << a.bits) - 1)) << a.shift);
+        }
+    }
+    if (l.arrays[l.n_arrays - 1].bits) out.append(codes.begin(), codes.end());
+    return out;
+}
+
+/* Both backends describe what they hold: read by their descriptions it is the same. */
+static void layouts_say_where_everything_is(void **) {
+    for (int type = 0; type < DTYPE_COUNT; type++) {
+        int block = dtype_info((enum dtype)type)->block;
+        int32_t rows = random_int(1, 40), cols = block == 1 ? random_int(1, 40) : 2 * block;
+        struct weights w = random_weights((enum dtype)type, rows, cols);
+        std::vector<uint8_t> memory[2];
+        struct weight_layout layout[2];
+        struct error e;
+        struct kctx *contexts[2] = {cpu, gpu};
+        for (int i = 0; i < 2; i++) {
+            memory[i].resize(w.on[i].bytes);
+            contexts[i]->ops->weight_layout(&w.on[i], &layout[i]);
+            contexts[i]->ops->download(contexts[i], memory[i].data(), w.on[i].data, w.on[i].bytes);
+            if (contexts[i]->ops->wait(contexts[i], &e)) fail_msg("%s", e.message);
+        }
+        for (int32_t r = 0; r < rows; r++)
+            for (int32_t c = 0; c < cols; c += block)
+                assert_true(block_at(memory[0], layout[0], r, c) == block_at(memory[1], layout[1], r, c));
+        drop(&w);
+    }
+}
+
+static void a_handle_opens_just_the_allocation(void **) {
+    struct mem_handle handle;
+    struct error e;
+    dev_addr at;
+    uint64_t named;
+    assert_int_equal(gpu->ops->mem_alloc(gpu, MEM_WEIGHTS, 1000, &at, &e), 0);
+    assert_int_equal(gpu->ops->mem_export(gpu, at, nullptr, &handle, &e), 0);
+    memcpy(&named, handle.ipc, sizeof named); /* as tests/cusim makes them */
+    assert_int_equal(handle.kind, MEM_HANDLE_CUDA);
+    assert_int_equal(named + handle.offset, at);
+    assert_true(handle.bytes >= 1000);
+    assert_int_equal(gpu->ops->mem_export(gpu, at + 256, nullptr, &handle, &e), -(int)ERR_INTERNAL);
+    gpu->ops->mem_free(gpu, at);
+}
+
 static void embeddings_of_every_type(void **) {
     for (int type = 0; type < DTYPE_COUNT; type++) {
         int block = dtype_info((enum dtype)type)->block;
@@ -329,6 +395,8 @@ int main() {
         cmocka_unit_test(norms_sums_and_activations),
         cmocka_unit_test(rows_are_gathered),
         cmocka_unit_test(embeddings_of_every_type),
+        cmocka_unit_test(layouts_say_where_everything_is),
+        cmocka_unit_test(a_handle_opens_just_the_allocation),
         cmocka_unit_test(products_of_every_type_and_number_of_rows),
         cmocka_unit_test(attention_reads_what_was_written_whatever_the_mix),
         cmocka_unit_test(a_row_does_not_depend_on_those_beside_it),

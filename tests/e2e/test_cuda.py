@@ -141,3 +141,15 @@ def test_a_job_that_these_devices_cannot_do_fails_with_a_word(start):
         job = client.call("finetune.submit", data="sea.jsonl", max_steps=1)["job"]
         eventually(lambda: client.call("finetune.get", job=job)["state"] == "failed")
         assert "cuda devices cannot train yet" in client.call("finetune.get", job=job)["error"]
+
+
+def test_weights_are_exported_by_handle(start):
+    tpd = start(*SMALL, "--device", "cuda:0,1", env=gpus())
+    with tpd.client() as client:
+        for name in ("model.layers.0.mlp.down_proj.weight", "model.norm.weight"):
+            shards = client.call("tensor.export", name=name)["shards"]
+            assert [shard["handle"]["device"] for shard in shards] == [0, 1]
+            handles = [bytes.fromhex(shard["handle"]["ipc"]) for shard in shards]
+            assert [len(handle) for handle in handles] == [64, 64] and handles[0] != handles[1]
+            assert all(shard["handle"]["kind"] == "cuda" and shard["layout"]["lanes"] == 1 for shard in shards)
+    assert tpd.stop() == 0
