@@ -95,6 +95,9 @@ static void engine_metrics(FILE *out, const struct engine_stats *s) {
         label(out, "device", s->ranks[r].name);
         fprintf(out, "} %zu\n", mem_used(&s->ranks[r].use));
     }
+    head(out, "device_lost", "gauge", "1 when a rank's device is lost and tpd must be started again.");
+    for (int r = 0; r < s->tp; r++)
+        fprintf(out, "tpd:device_lost{rank=\"%d\"} %d\n", r, s->ranks[r].loss[0] != '\0');
 }
 
 static void daemon_metrics(FILE *out, const struct metrics *m, const struct metrics_gauges *g) {

@@ -127,6 +127,10 @@ def test_a_lost_device_fails_requests_and_not_the_daemon(start, tmp_path):
         devices = client.call("status")["devices"]
         assert "lost" not in devices[0] and "unspecified launch failure" in devices[1]["lost"]
         assert client.call("tokenize", text="still here")["tokens"]
+        assert 'tpd:device_lost{rank="1"} 1' in client.call("metrics")["text"]
+    with tpd.client() as client:
+        client.raw(b"GET /health HTTP/1.1\r\nHost: tpd\r\nConnection: close\r\n\r\n")
+        assert client.line().startswith(b"HTTP/1.1 5")
     assert "is lost and tpd must be started again" in tpctl(tpd, "devices", "--plain")
     assert tpd.process.poll() is None
     assert tpd.stop() == 0

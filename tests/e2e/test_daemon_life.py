@@ -66,6 +66,15 @@ def test_a_model_that_is_not_there_is_66_and_names_it(tmp_path):
     assert not (tmp_path / "s" / "t.sock").exists()
 
 
+def test_gpus_need_their_library_and_one_for_each_rank(tmp_path, monkeypatch):
+    monkeypatch.setenv("TPD_CUDA_LIBRARY", str(tmp_path / "tpd-cuda.so"))
+    fails(70, *own(tmp_path), "--model", TINY, "--device", "cuda:0",
+          says=f"there is no tpd-cuda.so (looked for {tmp_path}/tpd-cuda.so): build it with `make CUDA=1`")
+    (tmp_path / "tpd-cuda.so").write_bytes(b"no library")
+    fails(70, *own(tmp_path), "--model", TINY, "--device", "cuda", says="tpd-cuda.so cannot be loaded")
+    fails(78, *own(tmp_path), "--model", TINY, "--device", "cuda:0,1", "--tp", 3, says="names 2 devices")
+
+
 def test_a_model_that_is_no_file_is_65_and_keeps_nobody_waiting(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     fails(65, *own(tmp_path), "--model", tmp_path / "fifo", says="fifo")
