@@ -17,7 +17,7 @@ static void put_links(const struct tool *tool, const json_t *links) {
     size_t from, to, n = json_array_size(links);
     json_t *row, *link;
     printf("%slinks%s\n%10s", bold(tool), unbold(tool), "");
-    for (to = 0; to < n; to++) printf("rank %-*zu", LINK_WIDTH - 5, to);
+    for (to = 0; to < n; to++) printf("rank %-*zu", to + 1 < n ? LINK_WIDTH - 5 : 0, to);
     json_array_foreach(links, from, row) {
         printf("\n  rank %-3zu", from);
         json_array_foreach(row, to, link) {
@@ -25,7 +25,7 @@ static void put_links(const struct tool *tool, const json_t *links) {
             strncat(cell, link_text(link), LINK_WIDTH - 1);
             for (char *c = cell; *c; c++)
                 if ((unsigned char)*c < 0x20 || (unsigned char)*c >= 0x7F) *c = '?';
-            printf("%-*s", LINK_WIDTH, cell);
+            printf("%-*s", to + 1 < n ? LINK_WIDTH : 0, cell);
         }
     }
     putchar('\n');

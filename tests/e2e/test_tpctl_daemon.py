@@ -301,3 +301,11 @@ def test_bench_interrupted_leaves_nothing_behind(tmp_path):
     process.communicate(timeout=60)
     assert process.returncode == 130
     assert list(tmp_path.iterdir()) == []
+
+
+def test_devices_are_the_ranks_cores_and_meet_in_memory(daemon):
+    lines = daemon.tpctl("devices").stdout.splitlines()
+    assert [line.split()[0] for line in lines[2:4]] == ["0", "1"] and "cpu:" in lines[2]
+    assert [line.split() for line in lines[4:]] == [
+        ["links"], ["rank", "0", "rank", "1"], ["rank", "0", "-", "memory"], ["rank", "1", "memory", "-"]]
+    assert set(json.loads(daemon.tpctl("devices", "--json").stdout)) == {"devices", "links"}
