@@ -20,7 +20,7 @@ static const int32_t shapes[MATRICES][2] = {{HIDDEN, HIDDEN}, {KV, HIDDEN},  {KV
 struct bed {
     struct kctx *c;
     struct weight w[LAYERS][MATRICES];
-    dev_addr x, y[MATRICES], dw; /* x [PROMPT, FFN], y [PROMPT, FFN], dw [FFN, HIDDEN], f32 */
+    dev_addr x, dx, y[MATRICES], dw; /* x, dx and y [PROMPT, FFN], dw [FFN, HIDDEN], f32 */
 };
 
 /* Small values in every type: the exponents of random bytes would make infinities. */
@@ -29,6 +29,19 @@ static void fill(struct bed *b, const struct weight *w) {
     std::vector<uint8_t> row(stride);
     for (size_t i = 0; i < stride; i++) row[i] = (uint8_t)(i * 37 % 64);
     b->c->ops->weight_put(b->c, w, 0, w->rows, row.data(), 0);
+}
+
+/* Random x: a product of zeros would take less power and so less time. */
+static void fill_input(struct bed *b) {
+    std::vector<float> row(FFN);
+    uint32_t state = 1;
+    for (size_t t = 0; t < PROMPT; t++) {
+        for (float &v : row) {
+            state = state * 1664525u + 1013904223u;
+            v = (float)(int32_t)state * 0x1p-31f;
+        }
+        b->c->ops->upload(b->c, b->x + t * FFN * 4, row.data(), FFN * 4);
+    }
 }
 
 static double open_weights(struct bed *b, enum dtype type) {
@@ -80,7 +93,7 @@ static void backward(struct bed *b, int32_t T) {
     for (int layer = 0; layer < LAYERS; layer++)
         for (int m = 0; m < MATRICES; m++) {
             struct linear_job job = {&b->w[layer][m], 0, b->y[m]};
-            k->linear_dx(b->c, &job, 1, b->x, T, false);
+            k->linear_dx(b->c, &job, 1, b->dx, T, false);
             k->matmul(b->c, b->dw, shapes[m][0], shapes[m][1], T, b->y[m], true, b->x, false, 1, 0);
         }
 }
@@ -117,8 +130,10 @@ void bench_layers(int device, double copy_rate, double product_rate) {
     bench_check(kernels_cuda_open(&b.c, 0, &options, &e), &e);
     size_t rows = (size_t)PROMPT * FFN * 4;
     bench_check(b.c->ops->mem_alloc(b.c, MEM_BUFFERS, rows, &b.x, &e), &e);
+    bench_check(b.c->ops->mem_alloc(b.c, MEM_BUFFERS, rows, &b.dx, &e), &e);
     for (dev_addr &y : b.y) bench_check(b.c->ops->mem_alloc(b.c, MEM_BUFFERS, rows, &y, &e), &e);
     bench_check(b.c->ops->mem_alloc(b.c, MEM_BUFFERS, (size_t)FFN * HIDDEN * 4, &b.dw, &e), &e);
+    fill_input(&b);
     for (enum dtype type : types) bench_type(&b, type, copy_rate, product_rate);
     b.c->ops->close(b.c);
 }
