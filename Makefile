@@ -56,7 +56,7 @@ BENCHES = $(patsubst bench/%.c,$(B)/bench/%,$(BENCH_SRC)) $(B)/bench/load
 CUSIM_DEVICE_SRC = $(filter-out tests/cusim/test_%,$(wildcard tests/cusim/*.cc)) $(wildcard kernels/cuda/*.cu)
 CUSIM_SRC = $(CUSIM_DEVICE_SRC) $(wildcard tests/cusim/*.cu)
 CUSIM_TESTS = $(patsubst tests/cusim/%.cc,$(B)/cusim/%,$(wildcard tests/cusim/test_*.cc)) \
-              $(B)/cusim/golden_models
+              $(B)/cusim/golden_models $(B)/cusim/golden_training
 CUSIM_FLAGS = -std=gnu++17 $(OPT) -g -Wall -Wextra -Werror -DTPD_CUSIM -D_GNU_SOURCE -ffp-contract=off -fPIC -fvisibility=hidden -pthread -I. -Itests/cusim \
               -Itests/cusim/include
 cusim_obj = $(patsubst %,$(B)/obj/cusim/%.o,$(1))
@@ -71,7 +71,7 @@ CUDA_LIBS = -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcublas -lcudart
 gpu_obj = $(patsubst %,$(B)/obj/gpu/%.o,$(1))
 # Of the tests on simulated devices, those that real ones can run, too.
 GPU_TESTS = $(patsubst tests/cusim/%.cc,$(B)/gpu/%,$(filter-out %/test_cusim.cc,$(wildcard tests/cusim/test_*.cc))) \
-            $(B)/gpu/golden_models
+            $(B)/gpu/golden_models $(B)/gpu/golden_training
 GPU_BENCH_SRC = $(wildcard bench/gpu_bench*.cu)
 # What either library needs of the rest, it brings along: it has one symbol for others, and asks for none.
 PIC_LIB = $(B)/obj/pic/libbase.a
@@ -101,11 +101,12 @@ $(B)/tpctl: $(call obj,$(TPCTL_SRC)) $(B)/libtpdclient.a
 $(B)/obj/cusim/%.o: %
 	@mkdir -p $(@D)
 	$(CXX) $(CUSIM_FLAGS) -MMD -MP -x c++ -c -o $@ $<
-# The golden models of the C tests, on ranks that have simulated devices.
-$(B)/cusim/golden_models: $(B)/obj/tests/unit/test_model_golden.o $(B)/libtesthelp.a \
-                          $(call cusim_obj,$(CUSIM_SRC)) $(B)/libtpdcore.a
+# The goldens of the C tests, on ranks that have simulated devices.
+$(B)/cusim/golden_models: $(B)/obj/tests/unit/test_model_golden.o
+$(B)/cusim/golden_training: $(B)/obj/tests/unit/test_train_golden.o
+$(B)/cusim/golden_%: $(B)/libtesthelp.a $(call cusim_obj,$(CUSIM_SRC)) $(B)/libtpdcore.a
 	@mkdir -p $(@D)
-	$(CXX) -o $@ $^ $(B)/libtpdcore.a -lcmocka $(LDLIBS)
+	$(CXX) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(B)/libtpdcore.a -lcmocka $(LDLIBS)
 $(B)/cusim/%: $(B)/obj/cusim/tests/cusim/%.cc.o $(call cusim_obj,$(CUSIM_SRC)) $(B)/libtpdcore.a
 	@mkdir -p $(@D)
 	$(CXX) -o $@ $^ -lcmocka $(LDLIBS)
@@ -126,9 +127,11 @@ $(B)/obj/gpu/%.o: %
 	$(NVCC) $(NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -x cu -c -o $@ $<
 $(B)/tpd-cuda.so: $(CUDA_OBJ) $(PIC_LIB)
 	$(CXX) -shared -Wl,-z,defs,--exclude-libs,ALL -o $@ $^ $(CUDA_LIBS) -pthread
-$(B)/gpu/golden_models: $(B)/obj/tests/unit/test_model_golden.o $(B)/libtesthelp.a $(CUDA_OBJ) $(B)/libtpdcore.a
+$(B)/gpu/golden_models: $(B)/obj/tests/unit/test_model_golden.o
+$(B)/gpu/golden_training: $(B)/obj/tests/unit/test_train_golden.o
+$(B)/gpu/golden_%: $(B)/libtesthelp.a $(CUDA_OBJ) $(B)/libtpdcore.a
 	@mkdir -p $(@D)
-	$(CXX) -o $@ $^ $(B)/libtpdcore.a -lcmocka $(LDLIBS) $(CUDA_LIBS)
+	$(CXX) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(B)/libtpdcore.a -lcmocka $(LDLIBS) $(CUDA_LIBS)
 $(B)/gpu/gpu_bench: $(call gpu_obj,$(GPU_BENCH_SRC)) $(CUDA_OBJ) $(B)/libtpdcore.a
 	@mkdir -p $(@D)
 	$(CXX) -o $@ $^ $(LDLIBS) $(CUDA_LIBS)

@@ -65,6 +65,10 @@ each_cusim() { # a few orders of everything that has no order; some golden model
     [ -x "$B/cusim/golden_models" ] && run_one "golden models on simulated GPUs, tp 1 to 4" \
         env TPD_TEST_GPUS=4 TPD_TEST_ONLY="${TPD_TEST_ONLY:-granite llama-q4_k}" \
         timeout 1200 "$B/cusim/golden_models"
+    [ -x "$B/cusim/golden_training" ] && run_one "golden training on simulated GPUs" \
+        env TPD_TEST_GPUS=4 TPD_TEST_ONLY="${TPD_TEST_ONLY:-full-granite lora-llama-q4_0}" \
+        TPD_TEST_TP="${TPD_TEST_TP:-1 2 4}" TPD_TEST_WAY="${TPD_TEST_WAY:-0 7}" \
+        timeout 1800 "$B/cusim/golden_training"
     for test in "$B"/cusim/test_*; do
         case $test in *.d | *.o) continue ;; esac
         for seed in 1 2 3; do
@@ -86,6 +90,7 @@ each_gpu() { # what simulated GPUs pass, on real ones; ranks share them where th
         "$PYTHON" -m pytest -q -p no:cacheprovider tests/e2e/test_cuda.py -k says_on_the_cpu
     run_one "golden models on $gpus GPUs, tp 1 to 4" \
         env TPD_TEST_GPUS="$gpus" timeout 1200 "$B/gpu/golden_models"
+    run_one "golden training on $gpus GPUs" env TPD_TEST_GPUS="$gpus" timeout 1200 "$B/gpu/golden_training"
     for test in "$B"/gpu/test_*; do
         [ -x "$test" ] && run_one "$(basename "$test")" timeout 600 "$test"
     done

@@ -135,10 +135,6 @@ static int fit(struct run *r, struct ranks *ranks, struct error *e) {
 }
 
 int run_make_trainees(struct run *r, struct ranks *ranks, struct error *e) {
-    const struct kernels *k = ranks_at(ranks, 0)->ctx->ops;
-    if (!k->adamw)
-        return error_set(e, ERR_DEVICE, "%s devices cannot train yet: start tpd with --device cpu for "
-                         "fine-tune jobs", k->name);
     int err = fit(r, ranks, e);
     if (err) return err;
     struct order o = {.what = ORDER_NEW, .options = r->sizes.options};

@@ -74,6 +74,7 @@ struct cuda_context {
     int n_sms;     /* multiprocessors */
     size_t shared_max; /* bytes of shared memory that a block may ask for */
     bool same_bits;    /* struct cuda_options */
+    bool bf16;         /* bf16_products: only without same_bits */
     cudaStream_t stream;
     cublasHandle_t blas;
     void *blas_workspace;

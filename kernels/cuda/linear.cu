@@ -5,7 +5,9 @@
  * The promise of a row's own bits holds among calls of up to OWN_ROWS rows, which are a decode step's;
  * cuBLAS chooses by shape, so a row in a larger step (a prompt's chunk) gets that step's bits. With
  * same_bits everything goes through our own kernel, in steps of eight rows: the promise is whole, and
- * prompts take the weights from memory once for each eight rows. */
+ * prompts take the weights from memory once for each eight rows.
+ *
+ * In training with bf16_products every product is one of cuBLAS's in bf16. */
 #include "kernels/cuda/quant.h"
 
 enum { OWN_ROWS = 32, GROUP_ROWS = 8 };
@@ -153,19 +155,19 @@ static int32_t tile_rows(const struct weight *w) {
 /* x in the type that the product takes: as it is, or narrowed at the start of scratch. */
 static void product_rows(struct cuda_context *c, const struct linear_job *job, dev_addr x, int32_t T) {
     const struct weight *w = job->w;
-    bool quantised = dtype_is_quantised(w->type);
-    enum dtype type = quantised ? DTYPE_BF16 : w->type;
+    enum dtype type = c->bf16 || dtype_is_quantised(w->type) ? DTYPE_BF16 : w->type;
+    bool converted = type != w->type;
     if (type == DTYPE_F32) {
         cuda_product(c, job->y, w->rows, x, w->data, plain_ld(type, w->cols), type, T, w->rows, w->cols,
                      0);
         return;
     }
     size_t x_bytes = align_to((size_t)T * (size_t)w->cols * 2, 256);
-    size_t w_bytes = quantised ? (size_t)tile_rows(w) * (size_t)w->cols * 2 : 0;
+    size_t w_bytes = converted ? (size_t)tile_rows(w) * (size_t)w->cols * 2 : 0;
     dev_addr narrow = cuda_scratch(c, x_bytes + w_bytes), tile = narrow + x_bytes;
     if (!narrow) return;
     cuda_narrow(c, narrow, type, x, (size_t)T * (size_t)w->cols);
-    if (!quantised) {
+    if (!converted) {
         cuda_product(c, job->y, w->rows, narrow, w->data, plain_ld(type, w->cols), type, T, w->rows,
                      w->cols, 0);
         return;
@@ -193,7 +195,7 @@ void cuda_linear(struct kctx *base, const struct linear_job *jobs, int n_jobs, d
     for (int i = 0; i < n_jobs; i++) {
         const struct linear_job *job = &jobs[i];
         if (job->w->rows <= 0) continue;
-        if (c->same_bits || T <= OWN_ROWS || job->w->cols == 0)
+        if (c->same_bits || (T <= OWN_ROWS && !c->bf16) || job->w->cols == 0)
             with_type(job->w->type,
                       [&](auto type) { matvec_rows<decltype(type)::value>(c, job, x, T); });
         else product_job(c, job, x, T);

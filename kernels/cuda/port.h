@@ -62,6 +62,9 @@ template <class V, class T> static inline void store16(ptr<T> p, const V &v) {
 }
 /* 16-byte aligned. */
 static inline float4 load4(sptr<float> p) { return {p[0], p[1], p[2], p[3]}; }
+static inline void store4(sptr<float> p, float4 v) {
+    p[0] = v.x, p[1] = v.y, p[2] = v.z, p[3] = v.w;
+}
 static inline void flag_store_release(ptr<uint32_t> flag, uint32_t value) {
     cusim::flag_release(flag.address, value);
 }
@@ -100,6 +103,9 @@ template <class V, class T> __device__ __forceinline__ void store16(T *p, const 
 }
 __device__ __forceinline__ float4 load4(const float *shared) {
     return *reinterpret_cast<const float4 *>(shared);
+}
+__device__ __forceinline__ void store4(float *shared, float4 v) {
+    *reinterpret_cast<float4 *>(shared) = v;
 }
 __device__ __forceinline__ void flag_store_release(uint32_t *flag, uint32_t value) {
     asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");

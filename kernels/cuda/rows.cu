@@ -1,5 +1,6 @@
 /* Operations on rows: embedding, norms, rotary positions, activations. None reuses what it reads, so the
  * bytes are the floor of their time. */
+#include "kernels/cuda/four.h"
 #include "kernels/cuda/quant.h"
 
 /* --- embedding -------------------------------------------------------------------------------------- */
@@ -40,29 +41,6 @@ void cuda_embed(struct kctx *base, dev_addr out, const struct weight *table, dev
 }
 
 /* --- norms ------------------------------------------------------------------------------------------ */
-
-/* Elements 4i … 4i+3 of a row, 0 behind its end. A thread has them whether or not it may load them at
- * once, so that the sums do not depend on it. */
-static __device__ __forceinline__ float4 load_four(ptr<const float> x, int32_t i, int32_t d, bool whole) {
-    if (whole) return load16<float4>(x + i);
-    float4 v = make_float4(0, 0, 0, 0);
-    if (i < d) v.x = x[i];
-    if (i + 1 < d) v.y = x[i + 1];
-    if (i + 2 < d) v.z = x[i + 2];
-    if (i + 3 < d) v.w = x[i + 3];
-    return v;
-}
-static __device__ __forceinline__ void store_four(ptr<float> x, int32_t i, int32_t d, bool whole,
-                                                  float4 v) {
-    if (whole) {
-        store16(x + i, v);
-        return;
-    }
-    if (i < d) x[i] = v.x;
-    if (i + 1 < d) x[i + 1] = v.y;
-    if (i + 2 < d) x[i + 2] = v.z;
-    if (i + 3 < d) x[i + 3] = v.w;
-}
 
 /* A block for each row; x += scale * y first where there is a y. The second pass finds the row in the
  * first-level cache. Bytes: 8 * T * d (with y: 16 * T * d). FLOPs: 4 (6) * T * d. */

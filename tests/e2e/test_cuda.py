@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from daemon import BUILD, ROOT, TINY, RpcError, eventually
+from daemon import BUILD, ROOT, TINY, RpcError
 
 DEVICES = os.environ.get("TPD_TEST_CUDA")  # "simulated" or "real"
 LIBRARY = BUILD / ("tpd-cuda.so" if DEVICES == "real" else "cusim/tpd-cuda.so")
@@ -136,15 +136,25 @@ def test_a_lost_device_fails_requests_and_not_the_daemon(start, tmp_path):
     assert tpd.stop() == 0
 
 
-def test_a_job_that_these_devices_cannot_do_fails_with_a_word(start):
-    tpd = start(*SMALL, "--device", "cuda", env=gpus())
-    data = tpd.directory / "state/data"
-    data.mkdir(exist_ok=True)
-    (data / "sea.jsonl").write_text('{"text": "a ship at sea"}\n' * 8)
-    with tpd.client() as client:
-        job = client.call("finetune.submit", data="sea.jsonl", max_steps=1)["job"]
-        eventually(lambda: client.call("finetune.get", job=job)["state"] == "failed")
-        assert "cuda devices cannot train yet" in client.call("finetune.get", job=job)["error"]
+@pytest.mark.parametrize("method", ["lora", "full"])
+def test_a_job_learns_what_it_learns_on_the_cpu(start, method):
+    losses = []
+    for device in ("cpu", "cuda"):
+        tpd = start(*SMALL, "--device", device, "--tp", "2", env=gpus())
+        data = tpd.directory / "state/data"
+        data.mkdir(exist_ok=True)
+        (data / "sea.jsonl").write_text('{"text": "a ship at sea"}\n' * 8)
+        with tpd.client() as client:
+            job = client.result(client.send("finetune.submit", {
+                "data": "sea.jsonl", "method": method, "max_steps": 2, "lr": 0.01, "batch_size": 2, "seq_len": 32}))
+            done = client.call("finetune.watch", job=job["job"])
+            assert done["state"] == "done", done
+            losses.append(done["loss"])
+            if method == "lora":
+                client.call("adapter.load", name="tuned", path=done["result"])
+                assert client.call("generate", prompt="a", adapter="tuned", max_tokens=2)["usage"]
+        assert tpd.stop() == 0
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
 
 
 def test_weights_are_exported_by_handle(start):

@@ -63,11 +63,11 @@ void runner_run(const char *path, const struct runner_options *options, runner_b
                                         .kv_blocks = (context + 15) / 16,
                                         .kv_type = options->kv_type};
     struct ranks_options ro = {.device = options->device, .n = options->tp};
-    const char *gpus = getenv("TPD_TEST_GPUS"); /* the goldens, on so many (simulated) devices */
+    const char *gpus = getenv("TPD_TEST_GPUS");
     if (gpus && options->device == RANK_CPU) {
         ro.device = RANK_CUDA;
         ro.n_gpus = atoi(gpus);
-        ro.same_bits = true; /* the goldens are fp32: no products in bf16 */
+        ro.same_bits = !options->library_products;
         for (int i = 0; i < ro.n_gpus; i++) ro.gpus[i] = i;
     }
     core_set_allowed(&ro.cores);

@@ -1,5 +1,6 @@
 /* Runs a model's forward pass in tests: opens it, starts ranks, loads shards, calls a body on rank
- * 0's thread, frees everything. One sequence, whose KV blocks are 0, 1, 2, … */
+ * 0's thread, frees everything. One sequence, whose KV blocks are 0, 1, 2, … With TPD_TEST_GPUS=n what would
+ * run on the CPU runs on n (simulated) GPUs. */
 #ifndef TPD_TESTS_MODEL_RUNNER_H
 #define TPD_TESTS_MODEL_RUNNER_H
 
@@ -21,6 +22,7 @@ struct runner_options {
     int32_t max_rows; /* 0 = 64: longer prompts go in chunks of it */
     int32_t context;  /* 0 = 256 */
     enum dtype kv_type; /* DTYPE_F32 is 0 */
+    bool library_products; /* on (simulated) GPUs: cuBLAS multiplies, not our own kernels */
 };
 
 typedef void runner_body(struct runner *r, void *arg);

@@ -1,0 +1,171 @@
+/* Products of training: matmul and linear_dx by cuBLAS, in fp32 or, with bf16_products, on operands rounded to
+ * bf16; with same_bits by a kernel of our own, in fp32. Sums are fp32. */
+#include "kernels/cuda/quant.h"
+#include "kernels/cuda/tile.h"
+#include "kernels/cuda/train.h"
+
+/* A factor [rows, cols], ld elements from row to row. */
+struct factor {
+    dev_addr at;
+    int32_t rows, cols, ld;
+    bool turned; /* its transpose is meant */
+};
+
+/* out[M, N] = alpha * a b + beta * out */
+struct train_product {
+    dev_addr out;
+    int32_t M, N, K;
+    struct factor a, b;
+    enum dtype type; /* of both factors: f32 or bf16 */
+    float alpha, beta;
+};
+
+/* --- our own --------------------------------------------------------------------------------------------- */
+
+/* A block for each 64 x 64 of out. Bytes: 4 * (M * N + (M * N * K) / 32), the factors from the second-level
+ * cache. FLOPs: 2 * M * N * K. */
+__global__ void __launch_bounds__(TILE_THREADS)
+    k_matmul(ptr<float> out, struct tile_source a, bool ta, struct tile_source b, bool tb, int32_t M, int32_t N,
+             int32_t K, float alpha, float beta, bool aligned) {
+    SHARED(float, of_a, TILE_FACTOR);
+    SHARED(float, of_b, TILE_FACTOR);
+    int32_t row = (int32_t)blockIdx.y * TILE, col = (int32_t)blockIdx.x * TILE;
+    struct tile_sums s;
+    tile_clear(s);
+    for (int32_t k = 0; k < K; k += TILE_STEPS) {
+        __syncthreads();
+        if (ta) tile_load(of_a, a, k, row);
+        else tile_load_turned(of_a, a, row, k);
+        if (tb) tile_load_turned(of_b, b, col, k);
+        else tile_load(of_b, b, k, col);
+        __syncthreads();
+        tile_multiply(s, of_a, of_b);
+    }
+    col += tile_col();
+    UNROLL
+    for (int i = 0; i < 4; i++) {
+        int32_t r = row + tile_row() + i;
+        if (r >= M || col >= N) continue;
+        ptr<float> to = out + (int64_t)r * N;
+        bool whole = aligned && col + 4 <= N;
+        float4 v = make_float4(alpha * s.at[i][0], alpha * s.at[i][1], alpha * s.at[i][2], alpha * s.at[i][3]);
+        if (beta != 0) {
+            float4 old = load_four(to, col, N, whole);
+            v = each_of([=](float x, float y) { return fmaf(beta, y, x); }, v, old);
+        }
+        store_four(to, col, N, whole, v);
+    }
+}
+
+static struct tile_source source(const struct factor &f) {
+    return {f.at, f.ld, f.rows, f.cols, f.ld % 4 == 0 && f.at % 16 == 0};
+}
+
+static void own_product(struct cuda_context *c, const struct train_product &p) {
+    dim3 grid(blocks_for((size_t)p.N, TILE), blocks_for((size_t)p.M, TILE));
+    bool aligned = p.N % 4 == 0 && p.out % 16 == 0;
+    LAUNCH(k_matmul, grid, TILE_THREADS, 0, c->stream, ptr<float>(p.out), source(p.a), p.a.turned, source(p.b),
+           p.b.turned, p.M, p.N, p.K, p.alpha, p.beta, aligned);
+}
+
+/* --- cuBLAS ---------------------------------------------------------------------------------------------- */
+
+/* Column-major, what stands here is its transpose: out^T = op(b)^T op(a)^T. */
+static void library_product(struct cuda_context *c, const struct train_product &p) {
+    cudaDataType number = p.type == DTYPE_F32 ? CUDA_R_32F : CUDA_R_16BF;
+    cublasStatus_t rc = cublasGemmEx(
+        c->blas, p.b.turned ? CUBLAS_OP_T : CUBLAS_OP_N, p.a.turned ? CUBLAS_OP_T : CUBLAS_OP_N, p.N, p.M, p.K,
+        &p.alpha, reinterpret_cast<const void *>(p.b.at), number, p.b.ld,
+        reinterpret_cast<const void *>(p.a.at), number, p.a.ld, &p.beta, reinterpret_cast<void *>(p.out),
+        CUDA_R_32F, p.N, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+    cuda_check_blas(c, rc, "a matrix product of training");
+}
+
+static void multiply(struct cuda_context *c, const struct train_product &p) {
+    if (c->same_bits) own_product(c, p);
+    else library_product(c, p);
+}
+
+/* --- operations ------------------------------------------------------------------------------------------ */
+
+void cuda_bf16_products(struct kctx *base, bool on) {
+    struct cuda_context *c = cuda_of(base);
+    c->bf16 = on && !c->same_bits;
+}
+
+void cuda_matmul(struct kctx *base, dev_addr out, int32_t M, int32_t N, int32_t K, dev_addr a, bool ta,
+                 dev_addr b, bool tb, float alpha, float beta) {
+    if (M <= 0 || N <= 0 || !cuda_begin(base)) return;
+    struct cuda_context *c = cuda_of(base);
+    if (K <= 0) {
+        cuda_scale(base, out, (size_t)M * (size_t)N, beta);
+        return;
+    }
+    struct train_product p = {out, M, N, K, {a, ta ? K : M, ta ? M : K, ta ? M : K, ta},
+                        {b, tb ? N : K, tb ? K : N, tb ? K : N, tb}, DTYPE_F32, alpha, beta};
+    if (c->bf16) {
+        size_t n_a = (size_t)M * (size_t)K, n_b = (size_t)N * (size_t)K, a_bytes = align_to(2 * n_a, 256);
+        dev_addr narrow = cuda_scratch(c, a_bytes + 2 * n_b);
+        if (!narrow) return;
+        cuda_train_narrow(base, narrow, a, n_a);
+        cuda_train_narrow(base, narrow + a_bytes, b, n_b);
+        p.a.at = narrow;
+        p.b.at = narrow + a_bytes;
+        p.type = DTYPE_BF16;
+    }
+    multiply(c, p);
+    cuda_launched(c, "matmul");
+}
+
+/* At most so many elements of a matrix are converted at a time, so that the product still finds most of them
+ * in the second-level cache. */
+enum { CONVERTED_TILE = 16 << 20 };
+
+static int32_t converted_rows(const struct weight *w) {
+    int32_t n = CONVERTED_TILE / w->cols;
+    return n < 1 ? 1 : n < w->rows ? n : w->rows;
+}
+
+/* dx[T, cols] = y[T, rows] w + beta * dx. Columns of y and rows of w are the steps of the sum, so a matrix that
+ * is converted piece by piece adds up piece by piece. */
+static void job_dx(struct cuda_context *c, const struct linear_job *job, dev_addr dx, int32_t T, float beta) {
+    const struct weight *w = job->w;
+    enum dtype type = c->bf16 ? DTYPE_BF16 : DTYPE_F32;
+    bool converted = w->type != type;
+    size_t size = type == DTYPE_BF16 ? 2 : 4, n_y = (size_t)T * (size_t)w->rows;
+    size_t y_bytes = type == DTYPE_BF16 ? align_to(2 * n_y, 256) : 0;
+    int32_t at_once = converted ? converted_rows(w) : w->rows;
+    size_t w_bytes = converted ? size * (size_t)at_once * (size_t)w->cols : 0;
+    dev_addr scratch = y_bytes + w_bytes ? cuda_scratch(c, y_bytes + w_bytes) : 0, y = job->y;
+    if (y_bytes + w_bytes && !scratch) return;
+    if (y_bytes) {
+        cuda_train_narrow(&c->base, scratch, y, n_y);
+        y = scratch;
+    }
+    for (int32_t row = 0; row < w->rows; row += at_once, beta = 1) {
+        int32_t n = w->rows - row < at_once ? w->rows - row : at_once;
+        struct factor b = {w->data, n, w->cols, plain_ld(type, w->cols), false};
+        if (converted) {
+            b.at = scratch + y_bytes;
+            b.ld = w->cols;
+            cuda_dequantise(c, b.at, type == DTYPE_F32, w, row, n);
+        }
+        struct factor a = {y + size * (dev_addr)row, T, n, w->rows, false};
+        multiply(c, {dx, T, w->cols, n, a, b, type, 1, beta});
+    }
+}
+
+void cuda_linear_dx(struct kctx *base, const struct linear_job *jobs, int n_jobs, dev_addr dx, int32_t T,
+                    bool accumulate) {
+    int32_t cols = jobs[0].w->cols;
+    if (T <= 0 || cols <= 0 || !cuda_begin(base)) return;
+    struct cuda_context *c = cuda_of(base);
+    float beta = accumulate ? 1 : 0;
+    for (int i = 0; i < n_jobs; i++) {
+        if (jobs[i].w->rows <= 0) continue;
+        job_dx(c, &jobs[i], dx, T, beta);
+        beta = 1;
+    }
+    if (beta == 0) cuda_scale(base, dx, (size_t)T * (size_t)cols, 0);
+    cuda_launched(c, "linear_dx");
+}
