@@ -271,7 +271,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf) {
 /* --- accepting --- */
 
 static int check_room(const struct conn *conn, struct error *e) {
-    int64_t most = config_of(conn)->max_connections;
+    int64_t most = conn->server->max_connections;
     if (conn->server->n_conns <= most) return 0;
     error_set(e, ERR_OVERLOADED, "all %lld connections are in use: try again later",
               (long long)most);
@@ -302,9 +302,9 @@ static void conn_add(struct server *server, struct conn *conn) {
     server->n_conns++;
 }
 
-void conn_accept(struct server *server, uv_stream_t *listener) {
+bool conn_accept(struct server *server, uv_stream_t *listener) {
     struct conn *conn = calloc(1, sizeof *conn);
-    if (!conn) return;
+    if (!conn) return false;
     conn->server = server;
     line_buffer_init(&conn->in, (size_t)server->config->max_message);
     uv_timer_init(&server->loop, &conn->timer);
@@ -318,7 +318,7 @@ void conn_accept(struct server *server, uv_stream_t *listener) {
     int rc = uv_accept(listener, &conn->io.stream);
     if (rc != 0) {
         conn_close(conn, uv_strerror(rc));
-        return;
+        return true;
     }
     if (conn->over_tcp) uv_tcp_nodelay(&conn->io.tcp, 1);
     struct error e;
@@ -328,9 +328,10 @@ void conn_accept(struct server *server, uv_stream_t *listener) {
                  (unsigned long long)conn->number, (long)conn->peer.pid, (long)conn->peer.uid,
                  e.message);
         refuse(conn, &e);
-        return;
+        return true;
     }
     log_debug("connection %llu from pid %ld, uid %ld", (unsigned long long)conn->number,
               (long)conn->peer.pid, (long)conn->peer.uid);
     conn_continue(conn);
+    return true;
 }

@@ -65,8 +65,8 @@ struct conn {
 
 /* Whether limits let it take another message now. */
 bool conn_may_take(const struct conn *conn);
-/* Accepts from the listening pipe or TCP handle. */
-void conn_accept(struct server *server, uv_stream_t *listener);
+/* Accepts from the listening pipe or TCP handle; false: no memory, it still waits there. */
+bool conn_accept(struct server *server, uv_stream_t *listener);
 /* Queues size bytes at data, which it takes over (malloc). */
 void conn_send(struct conn *conn, char *data, size_t size);
 /* Closes when everything queued is written. */

@@ -4,6 +4,7 @@
 #include "daemon/loading.h"
 #include "daemon/notify.h"
 #include "daemon/rpc.h"
+#include "daemon/accept.h"
 #include "daemon/adapters.h"
 #include "daemon/tcp.h"
 #include "daemon/training.h"
@@ -14,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 const char *server_state_name(enum server_state state) {
@@ -51,6 +51,7 @@ static void close_all(struct server *server) {
     close_connections(server);
     uv_close((uv_handle_t *)&server->pipe, NULL);
     tcp_close(server);
+    accept_close(server);
     uv_close((uv_handle_t *)&server->drain_timer, NULL);
     for (size_t i = 0; i < sizeof server->signals / sizeof *server->signals; i++)
         uv_close((uv_handle_t *)&server->signals[i], NULL);
@@ -122,12 +123,6 @@ static void on_signal(uv_signal_t *handle, int number) {
 
 /* --- the start --- */
 
-static void on_connection(uv_stream_t *listener, int status) {
-    struct server *server = listener->data;
-    if (status < 0) log_warn("cannot accept a connection: %s", uv_strerror(status));
-    else conn_accept(server, listener);
-}
-
 static int uv_failed(struct error *e, const char *what, int rc) {
     return error_set(e, ERR_IO, "cannot %s: %s", what, uv_strerror(rc));
 }
@@ -141,22 +136,15 @@ static int start_handles(struct server *server, struct error *e) {
         server->signals[i].data = server;
         uv_signal_start(&server->signals[i], on_signal, numbers[i]);
     }
+    accept_start(server);
     uv_pipe_init(&server->loop, &server->pipe, 0);
     server->pipe.data = server;
     /* Bound by hand: uv_pipe_bind would cut a long path without a word. */
     int rc = uv_pipe_open(&server->pipe, server->listener.fd);
     if (rc != 0) return uv_failed(e, "use the socket", rc);
     server->listener.fd = -1; /* the handle closes it */
-    rc = uv_listen((uv_stream_t *)&server->pipe, 512, on_connection);
+    rc = uv_listen((uv_stream_t *)&server->pipe, 512, accept_connection);
     return rc == 0 ? tcp_listen(server, e) : uv_failed(e, "listen on the socket", rc);
-}
-
-/* Every connection takes a descriptor; the soft limit is often lower than what is allowed. */
-static void raise_descriptor_limit(void) {
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
-    limit.rlim_cur = limit.rlim_max < 65536 ? limit.rlim_max : 65536;
-    setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 static int run_loop(struct server *server, struct error *e) {
@@ -202,8 +190,8 @@ int server_run(const struct daemon_config *config) {
     struct server *server = calloc(1, sizeof *server);
     if (!server) return EXIT_BUSY;
     signal(SIGPIPE, SIG_IGN);
-    raise_descriptor_limit();
     server->config = config;
+    accept_limits(server);
     server->started_ns = clock_ns();
     server->state_lock_fd = -1;
     server->listener = (struct listener){.fd = -1, .lock_fd = -1};

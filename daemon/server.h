@@ -36,6 +36,11 @@ struct server {
     struct mailbox mailbox;  /* from the engine's thread */
     char read_buffer[65536]; /* what one read brings, for whichever connection reads */
 
+    uv_timer_t accept_timer; /* daemon/accept.c */
+    bool accept_waits[2];    /* a connection of the socket, of TCP, waits for memory */
+    int64_t accept_said_ns;
+    int64_t max_connections; /* what descriptors leave of the setting */
+
     struct conn *conns;
     int64_t n_conns;
     uint64_t n_accepted;

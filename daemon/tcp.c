@@ -1,6 +1,7 @@
 #include "daemon/tcp.h"
 
 #include "base/log.h"
+#include "daemon/accept.h"
 
 #include <arpa/inet.h>
 #include <stdio.h>
@@ -54,11 +55,6 @@ int tcp_check(const struct daemon_config *config, struct error *e) {
     return 0;
 }
 
-static void on_connection(uv_stream_t *listener, int status) {
-    if (status < 0) log_warn("cannot accept a TCP connection: %s", uv_strerror(status));
-    else conn_accept(listener->data, listener);
-}
-
 static void say_address(struct server *server) {
     struct sockaddr_storage address;
     char host[INET6_ADDRSTRLEN];
@@ -82,7 +78,7 @@ int tcp_listen(struct server *server, struct error *e) {
     server->tcp.data = server;
     server->has_tcp = uv == 0;
     if (uv == 0) uv = uv_tcp_bind(&server->tcp, (struct sockaddr *)&address, 0);
-    if (uv == 0) uv = uv_listen((uv_stream_t *)&server->tcp, 512, on_connection);
+    if (uv == 0) uv = uv_listen((uv_stream_t *)&server->tcp, 512, accept_connection);
     if (uv == UV_EADDRINUSE)
         return error_set(e, ERR_CONFLICT, "listen = %s: another program listens there", listen);
     if (uv != 0) return error_set(e, ERR_IO, "listen = %s: %s", listen, uv_strerror(uv));

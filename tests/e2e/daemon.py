@@ -126,7 +126,8 @@ class Client:
 
 
 class Daemon:
-    def __init__(self, directory, model=TINY, *flags, env=None, wait=True):
+    def __init__(self, directory, model=TINY, *flags, env=None, wait=True, before=None):
+        """before: called in the new process, ahead of tpd."""
         self.directory = pathlib.Path(directory)
         self.directory.mkdir(0o700, parents=True, exist_ok=True)
         self.socket = self.directory / "tpd.sock"
@@ -135,6 +136,7 @@ class Daemon:
                    "--state-dir", str(self.directory / "state"), *map(str, flags)]
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(command, stderr=log, stdout=log, cwd=ROOT,
+                                            preexec_fn=before,
                                             env={**os.environ, **(env or {})})
         if wait:
             self.wait_ready()
