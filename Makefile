@@ -173,7 +173,7 @@ help:
 	@echo 'make fuzz         mutated model files, tokenizers and requests under sanitizers'
 	@echo 'make soak         a thousand clients, good and bad, for ten minutes (SOAK_SECONDS=600)'
 	@echo 'make bench        the table that docs/performance.md quotes (LLAMA_BENCH=path: side by side)'
-	@echo 'make install      into PREFIX ($(PREFIX)), with man page, units and configuration'
+	@echo 'make install      into PREFIX ($(PREFIX)), with man page, units, configuration and the small model'
 	@echo 'make clean        remove $(B)'
 	@echo
 	@echo 'Variables: B=dir  CC=gcc|clang  SAN=address,undefined|thread  PREFIX=dir  DESTDIR=dir'
@@ -243,6 +243,8 @@ install: all
 	sed 's#@PREFIX@#$(PREFIX)#g' client/lib/tpdclient.pc.in >$(DESTDIR)$(PREFIX)/lib/pkgconfig/tpdclient.pc
 	install -D -m 644 client/python/tpd.py $(DESTDIR)$(PREFIX)/share/tpd/python/tpd.py
 	install -D -m 644 etc/tpd.conf $(DESTDIR)$(PREFIX)/share/tpd/tpd.conf
+	for file in config.json generation_config.json model.safetensors tokenizer.json tokenizer_config.json README.md; do \
+	    install -D -m 644 etc/models/alder/$$file $(DESTDIR)$(PREFIX)/share/tpd/models/alder/$$file || exit; done
 	install -D -m 644 README.md $(DESTDIR)$(PREFIX)/share/doc/tpd/README.md
 	install -D -m 644 docs/protocol.md $(DESTDIR)$(PREFIX)/share/doc/tpd/docs/protocol.md
 	install -D -m 644 docs/nightly.md $(DESTDIR)$(PREFIX)/share/doc/tpd/docs/nightly.md

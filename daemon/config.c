@@ -36,6 +36,8 @@ const struct config_key config_keys[] = {
      "tokens of the largest step: those that requests make and what is read of prompts beside them"},
     {"train_share", CONFIG_INT, AT(train_share), "30", 0, 90, NULL,
      "percent of the time that a fine-tune job gets while requests are live"},
+    {"keep_results", CONFIG_INT, AT(keep_results), "0", 0, 1000, NULL,
+     "results of earlier jobs of a name that stay beside those in use; 0 = all"},
     {"kv_type", CONFIG_CHOICE, AT(kv_type), "auto", 0, 0, "auto|f32|f16|bf16|q8",
      "type of the KV cache; auto = f32 for an f32 model, else f16; q8 takes half of f16"},
     {"kv_memory", CONFIG_BYTES, AT(kv_memory), "0", 0, INT64_MAX, NULL,

@@ -23,7 +23,7 @@ struct id_list {
 /* Strings are owned and never NULL; empty means not set. */
 struct daemon_config {
     char *model, *device, *kv_type;
-    int64_t init, tp, threads, ctx, slots, max_queue, step_tokens, train_share, kv_memory;
+    int64_t init, tp, threads, ctx, slots, max_queue, step_tokens, train_share, keep_results, kv_memory;
     int64_t memory_limit;
     bool debug_alias;
     char *socket, *socket_group, *state_dir, *data_dir;

@@ -14,6 +14,12 @@ static const struct param job_params[] = {
     END,
 };
 
+static const struct param job_delete_params[] = {
+    {"job", PARAM_ID, true, 0, 0, NULL},
+    {"result", PARAM_BOOL, false, 0, 0, NULL},
+    END,
+};
+
 static const struct param job_watch_params[] = {
     {"job", PARAM_ID, true, 0, 0, NULL},
     {"after", PARAM_INT, false, 0, 9007199254740991.0, NULL},
@@ -157,7 +163,7 @@ const struct method methods[] = {
     {"finetune.cancel", handle_finetune_cancel, METHOD_ADMIN | METHOD_WORK, job_params},
     {"finetune.pause", handle_finetune_pause, METHOD_ADMIN | METHOD_WORK, job_params},
     {"finetune.resume", handle_finetune_resume, METHOD_ADMIN | METHOD_WORK, job_params},
-    {"finetune.delete", handle_finetune_delete, METHOD_ADMIN | METHOD_WORK, job_params},
+    {"finetune.delete", handle_finetune_delete, METHOD_ADMIN | METHOD_WORK, job_delete_params},
     {"plan", handle_plan, METHOD_NEEDS_MODEL | METHOD_WORK, plan_params},
     {"metrics", handle_metrics, 0, no_params},
     {"adapter.list", handle_adapter_list, 0, no_params},

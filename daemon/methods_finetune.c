@@ -2,6 +2,7 @@
  * for the disk, and paths are looked at. */
 #include "daemon/job_paths.h"
 #include "daemon/methods.h"
+#include "daemon/results.h"
 #include "daemon/training.h"
 
 #include "base/file.h"
@@ -118,6 +119,7 @@ static int enqueue(struct training *t, struct job_spec *spec, json_t **result, s
     if (no_news) json_object_set_new(*result, "nothing_new", json_true());
     json_t *before = existing ? NULL : failed_before(t, spec->once, id);
     if (before) json_object_set_new(*result, "previous", before);
+    if (!existing) results_prune(t, spec->name);
     return 0;
 }
 
@@ -245,14 +247,17 @@ void handle_finetune_resume(struct call *call) {
     training_call(call, resume, true);
 }
 
-/* The job and its checkpoints; its result stays. */
+/* The job and its checkpoints; its result stays, unless that is to go, too. */
 static int delete_job(struct training *t, const json_t *params, json_t **result, struct error *e) {
     struct job job;
     int rc = job_named(t->jobs, params, &job, e);
     if (rc != 0) return rc;
     int64_t id = job.id;
     char name[48];
+    bool with_result = json_is_true(json_object_get(params, "result")) && job.result;
+    if (with_result && job_state_ended(job.state)) rc = results_remove(t, &job, e);
     job_free_fields(&job);
+    if (rc != 0) return rc;
     snprintf(name, sizeof name, "jobs/%lld", (long long)id);
     char *dir = path_join(t->state_dir, name);
     if (!dir) return no_memory(e);

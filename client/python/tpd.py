@@ -684,9 +684,10 @@ class Client:
         """Lets a paused job go on."""
         return self.call("finetune.resume", job=job)
 
-    def job_delete(self, job: Job) -> Result:
-        """Forgets an ended job with its log and checkpoints; its result stays."""
-        return self.call("finetune.delete", job=job)
+    def job_delete(self, job: Job, result: bool = False) -> Result:
+        """Forgets an ended job with its log and checkpoints; its result goes, too, if that is asked for
+        and nobody uses it."""
+        return self.call("finetune.delete", job=job, **({"result": True} if result else {}))
 
     def shutdown(self, drain: bool = False, timeout_s: Optional[float] = None) -> Result:
         """Ends the daemon; with drain after its live work, for at most timeout_s seconds."""

@@ -231,6 +231,11 @@ int cmd_jobs_resume(struct tool *tool, const struct args *args) {
     return change(tool, args, "finetune.resume");
 }
 
+const struct option_def jobs_rm_options[] = {
+    {"result", 0, OPTION_FLAG, NULL, "result", "remove its result, too, if nobody uses it"},
+    {0},
+};
+
 int cmd_jobs_rm(struct tool *tool, const struct args *args) {
     return change(tool, args, "finetune.delete");
 }

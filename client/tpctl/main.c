@@ -72,7 +72,7 @@ const struct command commands[] = {
     {"jobs pause", "JOB", "Stop a job so that it can go on later", NULL, NULL, cmd_jobs_pause},
     {"jobs resume", "JOB", "Let a paused job go on", NULL, NULL, cmd_jobs_resume},
     {"jobs rm", "JOB", "Forget an ended job with its log and checkpoints; its result stays", NULL,
-     NULL, cmd_jobs_rm},
+     jobs_rm_options, cmd_jobs_rm},
     {"jobs", "[COMMAND]", "The same as 'jobs list'", NULL, NULL, cmd_jobs},
     {"status", "", "Show the model, its devices, and how busy they are", NULL, NULL, cmd_status},
     {"devices", "", "Show each rank's device, its memory, and how the devices reach each other",

@@ -164,7 +164,7 @@ int job_read_log(struct tool *tool, json_t *params, json_t **log);
 /* cmd_*.c */
 extern const struct option_def generate_options[], chat_options[], template_options[], embed_options[],
     top_options[], bench_options[], score_options[], tokenize_options[],
-    shutdown_options[], finetune_options[], plan_options[], jobs_log_options[], jobs_plot_options[];
+    shutdown_options[], finetune_options[], plan_options[], jobs_log_options[], jobs_plot_options[], jobs_rm_options[];
 /* cmd_finetune.c: "lora.r=8" into a job. Returns the exit code. */
 int job_set_key(json_t *job, const char *setting);
 int cmd_bench(struct tool *tool, const struct args *args);

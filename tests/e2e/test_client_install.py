@@ -1,4 +1,5 @@
 """What strangers get: the header alone, the library with clean names, pkg-config, the manual."""
+import json
 import os
 import re
 import shutil
@@ -72,6 +73,8 @@ def test_what_is_installed_knows_where_it_is(tmp_path):
     assert (opt / "share/doc/tpd/README.md").exists()  # which the unit names
     assert "prefix=/opt/tpd\n" in (opt / "lib/pkgconfig/tpdclient.pc").read_text()
     assert "@PREFIX@" not in "".join(path.read_text() for path in opt.rglob("*.pc"))
+    said = json.loads(run(str(opt / "bin/tpd"), "inspect", str(opt / "share/tpd/models/alder"), "--json"))
+    assert said["kind"] == "model"
     for name in ("tpd", "tpctl"):
         assert run(str(opt / "bin" / name), "--version").startswith(name + " ")
 
