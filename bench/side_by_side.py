@@ -168,7 +168,7 @@ def verdict(best, goal, more_is_better=True):
         return ""
     name = (max if more_is_better else min)(best, key=best.get)
     kept = best[name] >= goal if more_is_better else best[name] <= goal
-    return f"kept ({name})" if kept else f"missed ({best[name] / goal:.2f} of it)"
+    return f"kept ({name})" if kept else f"missed ({best[name] / goal:.2f} of the goal)"
 
 
 def row(what, tp1="", tp2="", theirs="", ratio1="", ratio2="", goal="", said=""):

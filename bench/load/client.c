@@ -215,8 +215,9 @@ static void make_message(struct client *c) {
     fputs("{\"prompt\":[", out);
     for (int i = 0; i < c->planned->n_prompt; i++)
         fprintf(out, "%s%d", i ? "," : "", plan_id(c->planned, i, target->vocab));
-    fprintf(out, "],\"max_tokens\":%d,\"temperature\":0,\"ignore_eos\":true,\"stream\":true",
-            c->planned->n_output);
+    fprintf(out,
+            "],\"max_tokens\":%d,\"temperature\":%g,\"top_p\":%g,\"ignore_eos\":true,\"stream\":true",
+            c->planned->n_output, target->temperature, target->top_p);
     if (target->http) fputs(",\"stream_options\":{\"include_usage\":true}", out);
     if (target->http && target->model) fprintf(out, ",\"model\":\"%s\"", target->model);
     fputs(target->http ? "}" : "}}\n", out);

@@ -60,6 +60,7 @@ struct target {
     struct sockaddr_in address;
     const char *model; /* what HTTP requests name, or NULL */
     int vocab;
+    double temperature, top_p; /* 0 and 1: greedy */
 };
 
 /* What all requests of a run add to. */

@@ -30,6 +30,7 @@ static const char usage[] =
     "  --prompt MIX   tokens of prompts and how often each: 64:4,256:4,512:2\n"
     "  --output MIX   tokens of answers: 32:5,128:4,256:1\n"
     "  --vocab N      prompts are random ids below N (32000)\n"
+    "  --temperature T, --top-p P   how answers are drawn (0: the likeliest token)\n"
     "  --model NAME   what HTTP requests name\n"
     "  --patience S   wait so long after the last arrival (120)\n"
     "  --json         one line of JSON\n";
@@ -61,11 +62,15 @@ static void read_address(struct target *target, char *text) {
 }
 
 static void read_options(struct run *run, int argc, char **argv) {
-    enum { SOCKET, HTTP, TCP, RATE, SECONDS, SEED, PROMPT, OUTPUT, VOCAB, MODEL, PATIENCE, AS_JSON };
+    enum {
+        SOCKET, HTTP, TCP, RATE, SECONDS, SEED, PROMPT, OUTPUT, VOCAB, TEMPERATURE, TOP_P, MODEL,
+        PATIENCE, AS_JSON
+    };
     static const struct option options[] = {
         {"socket", 1, NULL, SOCKET},   {"http", 0, NULL, HTTP},     {"tcp", 1, NULL, TCP},
         {"rate", 1, NULL, RATE},       {"seconds", 1, NULL, SECONDS}, {"seed", 1, NULL, SEED},
         {"prompt", 1, NULL, PROMPT},   {"output", 1, NULL, OUTPUT}, {"vocab", 1, NULL, VOCAB},
+        {"temperature", 1, NULL, TEMPERATURE}, {"top-p", 1, NULL, TOP_P},
         {"model", 1, NULL, MODEL},     {"patience", 1, NULL, PATIENCE},
         {"json", 0, NULL, AS_JSON},    {0}};
     int got;
@@ -88,6 +93,8 @@ static void read_options(struct run *run, int argc, char **argv) {
             if (!mix_read(&run->spec.output, optarg)) wrong("--output is no mix", optarg);
             break;
         case VOCAB: run->spec.vocab = (int)number("vocab", optarg, 1, 1 << 24); break;
+        case TEMPERATURE: run->target.temperature = number("temperature", optarg, 0, 10); break;
+        case TOP_P: run->target.top_p = number("top-p", optarg, 0.001, 1); break;
         case MODEL: run->target.model = optarg; break;
         case PATIENCE: run->patience_s = number("patience", optarg, 0, 86400); break;
         case AS_JSON: run->json = true; break;
@@ -125,6 +132,7 @@ static double cpu_s(void) {
 
 int main(int argc, char **argv) {
     static struct run run = {.spec = {.rate = 1, .seconds = 30, .seed = 1, .vocab = 32000},
+                             .target = {.top_p = 1},
                              .patience_s = 120};
     mix_read(&run.spec.prompt, "64:4,256:4,512:2");
     mix_read(&run.spec.output, "32:5,128:4,256:1");
