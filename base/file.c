@@ -48,10 +48,16 @@ void file_map_close(struct file_map *map) {
     *map = (struct file_map){0};
 }
 
+/* The kernel maps what it has cached around a page that is read, up to so much, and would bring back the
+ * most of what was dropped before: so the neighbours go too. They come again when they are read. */
+enum { DROP_GRAIN = 2 << 20 };
+
 void file_map_drop(const struct file_map *map, size_t offset, size_t bytes) {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    size_t from = (offset + page - 1) / page * page, to = (offset + bytes) / page * page;
-    if (to > from) madvise((void *)(map->data + from), to - from, MADV_DONTNEED);
+    if (bytes == 0) return;
+    size_t from = offset / DROP_GRAIN * DROP_GRAIN;
+    size_t to = (offset + bytes + DROP_GRAIN - 1) / DROP_GRAIN * DROP_GRAIN;
+    if (to > map->size) to = map->size;
+    madvise((void *)(map->data + from), to - from, MADV_DONTNEED);
 }
 
 int file_read(const char *path, size_t max, char **out, size_t *size, struct error *e) {

@@ -72,8 +72,8 @@ static int put_matrix(struct shard *s, const struct store *store, const struct s
 }
 
 /* Elements from … to-1 of a vector, as fp32. */
-static int put_vector(struct shard *s, const struct store_tensor *t, int32_t from, int32_t to,
-                      bool permuted, dev_addr *out, struct error *e) {
+static int put_vector(struct shard *s, const struct store *store, const struct store_tensor *t,
+                      int32_t from, int32_t to, bool permuted, dev_addr *out, struct error *e) {
     size_t bytes = (size_t)(to - from) * sizeof(float);
     if (bytes == 0) return 0;
     float *values = NULL;
@@ -81,6 +81,7 @@ static int put_vector(struct shard *s, const struct store_tensor *t, int32_t fro
         values = malloc(bytes);
         if (!values) return error_set(e, ERR_MEMORY, "no memory for tensor %s", t->name);
         tensor_read(t, permuted ? s->config->head_dim : 0, from, to, 0, 1, values);
+        store_drop(store, t, 0, t->bytes);
     }
     int err = s->ctx->ops->mem_alloc(s->ctx, MEM_WEIGHTS, bytes, out, e);
     if (err) error_prefix(e, "tensor %s: ", t->name);
@@ -101,11 +102,11 @@ static int load_layer(struct shard *s, const struct model *m, int32_t layer, str
         if (err || !from->bias[i] || (row_parallel && s->rank != 0)) continue;
         int32_t row0, row1;
         axis_range(s->config, s->plan, s->rank, rule->rows, &row0, &row1);
-        err = put_vector(s, from->bias[i], row0, row1, permuted, &to->bias[i], e);
+        err = put_vector(s, m->store, from->bias[i], row0, row1, permuted, &to->bias[i], e);
     }
     for (int i = 0; i < NORM_COUNT && !err; i++)
         if (from->norm[i])
-            err = put_vector(s, from->norm[i], 0, axis_size(s->config, norm_rules[i].size), false,
+            err = put_vector(s, m->store, from->norm[i], 0, axis_size(s->config, norm_rules[i].size), false,
                              &to->norm[i], e);
     return err;
 }
@@ -138,7 +139,7 @@ static int load_weights(struct shard *s, const struct model *m, struct error *e)
     if (!err && m->head != m->embed)
         err = put_matrix(s, m->store, m->head, vocab, false, &s->head_own, e);
     s->head = m->head == m->embed ? &s->embed : &s->head_own;
-    if (!err) err = put_vector(s, m->norm, 0, s->config->hidden, false, &s->norm, e);
+    if (!err) err = put_vector(s, m->store, m->norm, 0, s->config->hidden, false, &s->norm, e);
     for (int32_t i = 0; i < s->config->n_layers && !err; i++) err = load_layer(s, m, i, e);
     return err ? err : load_rope(s, m, e);
 }
