@@ -128,8 +128,6 @@ static int start_engine(struct server *server, struct error *e) {
     };
     memcpy(options.gpus, devices->gpus, sizeof options.gpus);
     say_devices(server, options.tp);
-    if (devices->n_gpus && options.kv_type == DTYPE_Q8_0)
-        return error_set(e, ERR_CONFIG, "kv_type q8 is for ranks on the CPU: with GPUs take f16 or bf16");
     int rc = training_background(server, options.cores.n, &options.background, e);
     if (rc == 0) rc = engine_start(&server->engine, &options, e);
     if (rc == 0) {

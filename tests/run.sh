@@ -62,12 +62,12 @@ each_cusim() { # a few orders of everything that has no order; some golden model
     [ -e "$B/cusim/tpd-cuda.so" ] && run_one "tpd on simulated GPUs" \
         env TPD_TEST_CUDA=simulated "$PYTHON" -m pytest -q -p no:cacheprovider tests/e2e/test_cuda.py
     [ -x "$B/cusim/gpu_bench" ] && run_one "gpu_bench on simulated GPUs" "$B/cusim/gpu_bench" 0,1
-    [ -x "$B/cusim/golden_models" ] && run_one "golden models on simulated GPUs, tp 1 to 4" \
-        env TPD_TEST_GPUS=4 TPD_TEST_ONLY="${TPD_TEST_ONLY:-granite llama-q4_k}" \
+    [ -x "$B/cusim/golden_models" ] && run_one "golden models on simulated GPUs, tp 1 to 8" \
+        env TPD_TEST_GPUS=8 TPD_TEST_ONLY="${TPD_TEST_ONLY:-granite llama-q4_k}" \
         timeout 1200 "$B/cusim/golden_models"
     [ -x "$B/cusim/golden_training" ] && run_one "golden training on simulated GPUs" \
-        env TPD_TEST_GPUS=4 TPD_TEST_ONLY="${TPD_TEST_ONLY:-full-granite lora-llama-q4_0}" \
-        TPD_TEST_TP="${TPD_TEST_TP:-1 2 4}" TPD_TEST_WAY="${TPD_TEST_WAY:-0 7}" \
+        env TPD_TEST_GPUS=8 TPD_TEST_ONLY="${TPD_TEST_ONLY:-full-llama-8-heads lora-llama-q4_0}" \
+        TPD_TEST_TP="${TPD_TEST_TP:-1 2 4 8}" TPD_TEST_WAY="${TPD_TEST_WAY:-0 7}" \
         timeout 1800 "$B/cusim/golden_training"
     for test in "$B"/cusim/test_*; do
         case $test in *.d | *.o) continue ;; esac

@@ -5,7 +5,7 @@
  * function, whether one block goes through all of them (prompts) or each has a block of its own and a
  * second kernel merges (decode, so that a single long sequence fills the device). How many queries a block
  * takes moves no bit. */
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/quant.h"
 
 enum { TILE = WARP_SIZE, SPLIT = 256 };
 enum { WARPS = 4, RUNS_MAX = 128 };
@@ -70,22 +70,39 @@ static __device__ __forceinline__ void state_merge(struct softmax_state<NJ> &int
 
 /* --- tiles ---------------------------------------------------------------------------------------------- */
 
-static __device__ __forceinline__ void element_values(ptr<const float> at, float *out) {
-    float4 four = load16<float4>(at);
+/* Numbers of the cache from element `at` on: 16 bytes of them, or of q8 sixteen, half a block. */
+static __device__ __forceinline__ void element_values(ptr<const float> cache, int64_t at, float *out) {
+    float4 four = load16<float4>(cache + at);
     out[0] = four.x, out[1] = four.y, out[2] = four.z, out[3] = four.w;
 }
 static __device__ __forceinline__ float half_value(__half x) { return __half2float(x); }
 static __device__ __forceinline__ float half_value(__nv_bfloat16 x) { return __bfloat162float(x); }
-template <class KV> static __device__ __forceinline__ void element_values(ptr<const KV> at, float *out) {
-    uint4 four = load16<uint4>(at);
+template <class KV>
+static __device__ __forceinline__ void element_values(ptr<const KV> cache, int64_t at, float *out) {
+    uint4 four = load16<uint4>(cache + at);
     KV eight[8];
     memcpy(eight, &four, sizeof eight);
     UNROLL
     for (int i = 0; i < 8; i++) out[i] = half_value(eight[i]);
 }
-static __device__ __forceinline__ float one_value(ptr<const float> at) { return *at; }
-template <class KV> static __device__ __forceinline__ float one_value(ptr<const KV> at) {
-    KV x = *at;
+/* Blocks of 34 bytes are aligned to two: the neighbours' loads fill the lines. */
+static __device__ __forceinline__ void element_values(ptr<const struct q8> cache, int64_t at, float *out) {
+    ptr<const uint16_t> block = as<const uint16_t>(cache) + at / Q8_BLOCK * (Q8_BLOCK_BYTES / 2);
+    ptr<const uint16_t> codes = block + (1 + at % Q8_BLOCK / 2);
+    uint16_t scale_bits = block[0];
+    float scale = half_bits_to_float(scale_bits);
+    UNROLL
+    for (int i = 0; i < 8; i++) {
+        uint16_t two = codes[i];
+        out[2 * i] = (float)(int8_t)(two & 0xFF) * scale;
+        out[2 * i + 1] = (float)(int8_t)(two >> 8) * scale;
+    }
+}
+static __device__ __forceinline__ float one_value(ptr<const float> cache, int64_t at) { return cache[at]; }
+static __device__ __forceinline__ float one_value(ptr<const struct q8>, int64_t) { return 0; } /* never: heads
+                                                                                          are whole blocks */
+template <class KV> static __device__ __forceinline__ float one_value(ptr<const KV> cache, int64_t at) {
+    KV x = cache[at];
     return half_value(x);
 }
 
@@ -110,8 +127,8 @@ static __device__ void load_tile(const struct attention_view &a, sptr<float> til
             int32_t block = ptr<const int32_t>(a.blocks)[(int64_t)seq * a.max_blocks +
                                                          position / a.block_size];
             int64_t row = ((int64_t)block * a.K + kv) * a.block_size + position % a.block_size;
-            if (wide) element_values(cache + (row * e + d), values);
-            else if (d < e) values[0] = one_value(cache + (row * e + d));
+            if (wide) element_values(cache, row * e + d, values);
+            else if (d < e) values[0] = one_value(cache, row * e + d);
         }
         UNROLL
         for (int j = 0; j < per_load; j++)
@@ -403,6 +420,7 @@ void cuda_attention(struct kctx *base, dev_addr out, int32_t out_stride, dev_add
     if (kv->type == DTYPE_F32) attention_of<float>(c, a, kv_of_head, rows->n_seqs);
     else if (kv->type == DTYPE_F16) attention_of<__half>(c, a, kv_of_head, rows->n_seqs);
     else if (kv->type == DTYPE_BF16) attention_of<__nv_bfloat16>(c, a, kv_of_head, rows->n_seqs);
+    else if (kv->type == DTYPE_Q8_0) attention_of<struct q8>(c, a, kv_of_head, rows->n_seqs);
     else cuda_refuse(c, "attention over a KV cache of type %s", dtype_info(kv->type)->name);
     cuda_launched(c, "attention");
 }

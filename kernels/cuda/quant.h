@@ -78,6 +78,12 @@ static inline size_t matrix_bytes(enum dtype type, int32_t rows, int32_t cols) {
     return (size_t)matrix_view(&w).d + blocks * (size_t)f.d_bytes;
 }
 
+/* The KV cache in q8 has the blocks of Q8_0 files: an f16 scale and 32 signed codes. This stands for one byte. */
+enum { Q8_BLOCK = 32, Q8_BLOCK_BYTES = 34 };
+struct q8 {
+    uint8_t byte;
+};
+
 /* --- reading, on the device ------------------------------------------------------------------------- */
 
 static __device__ __forceinline__ float half_bits_to_float(uint16_t bits) {

@@ -142,6 +142,32 @@ static __device__ __forceinline__ void cache_store(ptr<__nv_bfloat16> to, int64_
     to[i] = __float2bfloat16_rn(x);
 }
 
+static __device__ __forceinline__ void cache_store(ptr<struct q8>, int64_t, float) {} /* block by block */
+
+/* Row t of k and v into the cache, a warp for each block. One that holds a number which is not finite is all NaN
+ * when it is read. */
+static __device__ void quantise_row(ptr<const float> k, ptr<const float> v, ptr<uint8_t> k_cache,
+                                    ptr<uint8_t> v_cache, int64_t t, int64_t block, int32_t at,
+                                    const struct rope_call &call) {
+    int lane = (int)threadIdx.x % WARP_SIZE, n_warps = (int)blockDim.x / WARP_SIZE;
+    int32_t of_row = call.K * call.e / Q8_BLOCK;
+    for (int32_t i = (int32_t)threadIdx.x / WARP_SIZE; i < 2 * of_row; i += n_warps) {
+        bool is_k = i < of_row;
+        int32_t element = (is_k ? i : i - of_row) * Q8_BLOCK, head = element / call.e;
+        int64_t to = ((block * call.K + head) * call.block_size + at) * call.e + element % call.e;
+        float x = (is_k ? k : v)[t * call.K * call.e + element + lane];
+        float largest = warp_max(fabsf(x));
+        bool finite = !__any_sync(ALL_LANES, x * 0.0f != 0.0f);
+        __half scale = __float2half_rn(largest / 127.0f);
+        uint16_t bits;
+        memcpy(&bits, &scale, sizeof bits);
+        float inverse = finite && bits ? 127.0f / largest : 0.0f;
+        ptr<uint8_t> out = (is_k ? k_cache : v_cache) + to / Q8_BLOCK * Q8_BLOCK_BYTES;
+        if (lane == 0) as<uint16_t>(out)[0] = finite ? bits : (uint16_t)0x7E00;
+        out[2 + lane] = inverse > 0 ? (uint8_t)(int8_t)rintf(x * inverse) : (uint8_t)0;
+    }
+}
+
 /* A block for each row, a thread for each pair of q and k and each element of v. Bytes: 8 * T * (H + K) * e
  * for q and k, 4 * T * K * e for v, and two rows of the cache. FLOPs: 3 * T * (H + K) * e. */
 template <class KV>
@@ -175,6 +201,10 @@ __global__ void k_rope_kv(ptr<float> q, ptr<float> k, ptr<const float> v, ptr<co
         float value = v[t * K * e + i];
         cache_store(v_cache, to, value);
     }
+    if constexpr (std::is_same<KV, struct q8>::value) {
+        __syncthreads(); /* k is whole */
+        quantise_row(k, v, as<uint8_t>(k_cache), as<uint8_t>(v_cache), t, block, p % call.block_size, call);
+    }
 }
 
 template <class KV>
@@ -194,6 +224,7 @@ void cuda_rope_kv(struct kctx *base, dev_addr q, int32_t H, dev_addr k, dev_addr
     if (kv->type == DTYPE_F32) rope_kv<float>(c, q, H, k, v, cos_sin, kv, rows);
     else if (kv->type == DTYPE_F16) rope_kv<__half>(c, q, H, k, v, cos_sin, kv, rows);
     else if (kv->type == DTYPE_BF16) rope_kv<__nv_bfloat16>(c, q, H, k, v, cos_sin, kv, rows);
+    else if (kv->type == DTYPE_Q8_0) rope_kv<struct q8>(c, q, H, k, v, cos_sin, kv, rows);
     else cuda_refuse(c, "a KV cache of type %s", dtype_info(kv->type)->name);
     cuda_launched(c, "rope_kv");
 }

@@ -216,6 +216,33 @@ static void attention_reads_what_was_written_whatever_the_mix(void **) {
         attend({3, 3, 8, 8, 0, type, 0}, {{9, 1}, {30, 1}, {0, 7}});
         attend({6, 1, 32, 16, 5, type, 2.0f}, {{40, 1}, {3, 12}});
     }
+    attend({4, 2, 32, 4, 0, DTYPE_Q8_0, 0}, {{0, 11}});
+    attend({3, 3, 96, 16, 6, DTYPE_Q8_0, 0}, {{9, 1}, {30, 1}, {0, 7}});
+    attend({4, 1, 64, 16, 0, DTYPE_Q8_0, 0}, {{300, 1}, {3, 12}});
+}
+
+/* Rows with numbers of every size, among them such as q8 cannot hold, by angles that both have to the bit. */
+static void blocks_of_q8_are_the_cpus_byte_for_byte(void **) {
+    enum { T = 12, H = 2, K = 2, E = 64, BLOCK = 4 };
+    std::vector<float> numbers = random_floats(2 * T * K * E);
+    for (size_t i = 0; i < numbers.size(); i++) numbers[i] *= std::pow(10.0f, (float)(i / E % 11) - 7);
+    for (size_t i = 5 * E; i < 6 * E; i++) numbers[i] = 0;
+    numbers[7 * E + 40] = NAN;
+    numbers[2 * T * K * E - 3] = INFINITY;
+    std::vector<int32_t> pos, seq(T, 0);
+    for (int32_t t = 0; t < T; t++) pos.push_back(t);
+    size_t half = (size_t)T * K * dtype_row_bytes(DTYPE_Q8_0, E);
+    struct both q = put(random_floats(T * H * E)), kv_rows = put(numbers), angles = put(random_floats(T * E));
+    struct both blocks = put(std::vector<int32_t>{2, 0, 1}), dpos = put(pos), dseq = put(seq);
+    struct both cache = put(nullptr, 2 * half);
+    run([&](struct kctx *c, const struct kernels *ops) {
+        struct kv_view kv = {DTYPE_Q8_0, T / BLOCK, BLOCK, K, E, cache.on(c), cache.on(c) + half};
+        struct step_rows rows = {T, 1, T / BLOCK, dpos.on(c), dseq.on(c), blocks.on(c)};
+        ops->rope_kv(c, q.on(c), H, kv_rows.on(c), kv_rows.on(c) + T * K * E * 4, angles.on(c), &kv, &rows);
+    });
+    std::vector<uint8_t> want = get<uint8_t>(cpu, cache), got = get<uint8_t>(gpu, cache);
+    assert_memory_equal(want.data(), got.data(), want.size());
+    drop({q, kv_rows, angles, blocks, dpos, dseq, cache});
 }
 
 static void a_row_does_not_depend_on_those_beside_it(void **) {
@@ -244,6 +271,7 @@ int main() {
         cmocka_unit_test(a_handle_opens_just_the_allocation),
         cmocka_unit_test(products_of_every_type_and_number_of_rows),
         cmocka_unit_test(attention_reads_what_was_written_whatever_the_mix),
+        cmocka_unit_test(blocks_of_q8_are_the_cpus_byte_for_byte),
         cmocka_unit_test(a_row_does_not_depend_on_those_beside_it),
     };
     return cmocka_run_group_tests(tests, open_both, close_both);

@@ -64,6 +64,16 @@ def test_the_bundled_model_says_what_it_says_on_the_cpu(start, on_cpu, device, l
     assert tpd.stop() == 0
 
 
+def test_a_cache_in_q8_is_the_cpus(start):
+    texts = []
+    for device in ("cpu", "cuda"):
+        tpd = start(*SMALL, "--device", device, "--kv-type", "q8", model=ALDER, env=gpus())
+        with tpd.client() as client:
+            texts.append(say(client, 4))
+        assert tpd.stop() == 0
+    assert texts[1] == texts[0]
+
+
 def test_devices_and_how_they_are_connected_are_shown(start):
     tpd = start(*SMALL, "--device", "cuda", "--tp", "3", env=gpus(CUSIM_LINKS="pcie"))
     shown = tpctl(tpd, "devices")
@@ -108,8 +118,6 @@ def test_what_is_missing_is_named(start):
     assert "there is no cuda:7; this machine has 2 CUDA devices" in \
         refused(start, "--device", "cuda:0,7", env=gpus(CUSIM_DEVICES="2"))
     assert "tp is 3, but device cuda:0,1 names 2 devices" in refused(start, "--device", "cuda:0,1", "--tp", "3")
-    assert "kv_type q8 is for ranks on the CPU" in \
-        refused(start, "--device", "cuda", "--kv-type", "q8", model=ALDER, env=gpus())
 
 
 def test_a_lost_device_fails_requests_and_not_the_daemon(start, tmp_path):

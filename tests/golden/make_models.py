@@ -5,6 +5,7 @@ Models are tiny and random. transformers reads the very files that tpd reads; wh
 in fp32 (eager attention) is the truth. README.md beside this script has the formats."""
 import json
 import shutil
+import sys
 
 import torch
 import transformers
@@ -50,6 +51,7 @@ MODELS = {
     "llama-uneven": config("llama", hidden_size=36, num_attention_heads=9, num_key_value_heads=3,
                            head_dim=8, intermediate_size=52, vocab_size=97),
     "llama-mqa": config("llama", num_key_value_heads=1),
+    "llama-8-heads": config("llama", num_attention_heads=8, num_key_value_heads=4, head_dim=8),
     "llama-mha-3-layers": config("llama", num_key_value_heads=4, num_hidden_layers=3,
                                  intermediate_size=40, rope_theta=500.0),
     "llama-bf16": config("llama", torch_dtype="bfloat16", tie_word_embeddings=False),
@@ -126,8 +128,8 @@ def make(name, config):
 
 
 def main():
-    for name, config in MODELS.items():
-        make(name, config)
+    for name in sys.argv[1:] or MODELS:
+        make(name, MODELS[name])
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ adapter/ (lora): the same adapter as PEFT's save_pretrained writes it; logits.sa
 base and adapter together make of "prompt", [ids, vocabulary]."""
 import json
 import shutil
+import sys
 
 import numpy as np
 import torch
@@ -33,6 +34,7 @@ CASES = {
     "full-llama-gqa-tied": ("models/llama-gqa-tied", None),
     "full-llama-biases": ("models/llama-biases", None),
     "full-llama-uneven": ("models/llama-uneven", None),
+    "full-llama-8-heads": ("models/llama-8-heads", None),
     "full-granite": ("models/granite", None),
     "full-qwen2": ("models/qwen2", None),
     "full-qwen3": ("models/qwen3", None),
@@ -40,6 +42,7 @@ CASES = {
     "lora-llama-gqa-tied": ("models/llama-gqa-tied", {"r": 4, "alpha": 8, "rslora": False}),
     "lora-llama-biases": ("models/llama-biases", {"r": 4, "alpha": 8, "rslora": False}),
     "lora-llama-uneven": ("models/llama-uneven", {"r": 3, "alpha": 6, "rslora": True}),
+    "lora-llama-8-heads": ("models/llama-8-heads", {"r": 4, "alpha": 8, "rslora": False}),
     "lora-granite": ("models/granite", {"r": 4, "alpha": 8, "rslora": False}),
     "lora-llama-q4_0": ("gguf/llama-q4_0/model.gguf", {"r": 4, "alpha": 8, "rslora": False}),
 }
@@ -170,5 +173,5 @@ def make(case, source, lora):
 
 
 if __name__ == "__main__":
-    for case, (source, lora) in CASES.items():
-        make(case, source, lora)
+    for case in sys.argv[1:] or CASES:
+        make(case, *CASES[case])
