@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(TILE_THREADS) k_attention_rows(struct rows_att
 
 bool rows_attention_view(struct cuda_context *c, struct rows_attention *a, int32_t H, int32_t K,
                          const int32_t *kv_of_head, int32_t e, int32_t T) {
-    if (H > TRAIN_HEADS_MAX || e > 4 * TILE) {
+    if (H > TRAIN_HEADS_MAX || K > TRAIN_HEADS_MAX || e > 4 * TILE) {
         cuda_refuse(c, "training with %d heads of %d elements on a rank: %d of %d are the most", H, e,
                     TRAIN_HEADS_MAX, 4 * TILE);
         return false;
@@ -120,8 +120,8 @@ void cuda_attention_rows(struct kctx *base, dev_addr out, int32_t out_stride, de
     a.out_stride = out_stride, a.scale = scale, a.window = window;
     dim3 grid(blocks_for((size_t)T, TILE), (unsigned)H);
     with_columns(e, [&](auto n) {
-        auto *kernel = k_attention_rows<decltype(n)::value>;
-        LAUNCH(kernel, grid, TILE_THREADS, 0, c->stream, a);
+        auto *attention_rows = k_attention_rows<decltype(n)::value>;
+        LAUNCH(attention_rows, grid, TILE_THREADS, 0, c->stream, a);
     });
     cuda_launched(c, "attention_rows");
 }

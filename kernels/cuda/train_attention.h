@@ -11,7 +11,9 @@ enum { TRAIN_HEADS_MAX = 256 };
 struct rows_attention {
     uint64_t q, k, v, out, lse, first;    /* kernels.h */
     uint64_t dout, dot, dq, dk, dv;       /* dot [T, H]: sum of dout * out */
+    uint64_t partial; /* [2, n_splits, T, K, e]: dk and dv of each split, where there are several */
     int32_t T, H, K, e, window;
+    int32_t n_splits, heads_per_split; /* of the heads that read a KV head, so many at a time */
     int64_t out_stride;
     float scale;
     int16_t kv_of_head[TRAIN_HEADS_MAX];

@@ -112,22 +112,25 @@ template <int NC> __global__ void __launch_bounds__(TILE_THREADS) k_attention_dq
     write_tile<NC>(a.dq, dq, a, row0, a.H, head);
 }
 
-/* A block for each tile of keys and KV head, the longest first: rows in their order, head after head. Bytes 16 *
- * s / 64 * T * H * e, most of it from the second-level cache. FLOPs: 8 * s * T * H * e. */
+/* A block for each tile of keys, KV head and split of the heads that read it, the longest first: rows in their
+ * order, head after head. Bytes 16 * s / 64 * T * H * e, most of it from the second-level cache. FLOPs: 8 * s * T *
+ * H * e. */
 template <int NC> __global__ void __launch_bounds__(TILE_THREADS) k_attention_dkv(struct rows_attention a) {
     SHARED(float, of_a, TILE_FACTOR);
     SHARED(float, of_b, TILE_FACTOR);
     SHARED(float, kept_p, TILE_KEPT);
     SHARED(float, kept_ds, TILE_KEPT);
     int32_t key0 = (int32_t)blockIdx.x * TILE, last = min(a.T, key0 + TILE) - 1, kv = (int32_t)blockIdx.y;
+    int32_t split = (int32_t)blockIdx.z, skip = split * a.heads_per_split, left = a.heads_per_split;
     struct tile_sums dk[NC], dv[NC], p, ds;
     UNROLL
     for (int c = 0; c < NC; c++) {
         tile_clear(dk[c]);
         tile_clear(dv[c]);
     }
-    for (int32_t head = 0; head < a.H; head++) {
-        if (a.kv_of_head[head] != kv) continue;
+    for (int32_t head = 0; head < a.H && left > 0; head++) {
+        if (a.kv_of_head[head] != kv || skip-- > 0) continue;
+        left--;
         struct head_sources m = sources_of(a, head);
         for (int32_t row0 = key0; row0 < a.T && first_key(a, row0) <= last; row0 += TILE) {
             struct tile_rows rows;
@@ -147,30 +150,72 @@ template <int NC> __global__ void __launch_bounds__(TILE_THREADS) k_attention_dk
                 }
         }
     }
-    write_tile<NC>(a.dk, dk, a, key0, a.K, kv);
-    write_tile<NC>(a.dv, dv, a, key0, a.K, kv);
+    uint64_t to_k = a.dk, to_v = a.dv, of_split = (uint64_t)a.T * (uint64_t)a.K * (uint64_t)a.e * 4;
+    if (a.n_splits > 1) {
+        to_k = a.partial + (uint64_t)split * of_split;
+        to_v = to_k + (uint64_t)a.n_splits * of_split;
+    }
+    write_tile<NC>(to_k, dk, a, key0, a.K, kv);
+    write_tile<NC>(to_v, dv, a, key0, a.K, kv);
+}
+
+/* dk and dv from their splits, added in order. Bytes: 8 * (n_splits + 1) * T * K * e. */
+__global__ void k_attention_add(struct rows_attention a) {
+    int64_t n = (int64_t)a.T * a.K * a.e, i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    ptr<const float> of_k = ptr<const float>(a.partial) + i, of_v = of_k + n * a.n_splits;
+    float k = 0, v = 0;
+    for (int32_t split = 0; split < a.n_splits; split++) {
+        float more_k = of_k[split * n], more_v = of_v[split * n];
+        k += more_k;
+        v += more_v;
+    }
+    ptr<float>(a.dk)[i] = k;
+    ptr<float>(a.dv)[i] = v;
+}
+
+/* --- the launch ------------------------------------------------------------------------------------------ */
+
+/* Tiles of keys and KV heads alone may leave most of the device without work. */
+static void split_heads(const struct cuda_context *c, struct rows_attention *a, unsigned tiles) {
+    int32_t readers[TRAIN_HEADS_MAX] = {0}, most = 1;
+    for (int32_t h = 0; h < a->H; h++) most = max(most, ++readers[a->kv_of_head[h]]);
+    int32_t wanted = (int32_t)(2 * (unsigned)c->n_sms / (tiles * (unsigned)a->K));
+    a->heads_per_split = (most + max(wanted, 1) - 1) / max(wanted, 1);
+    a->n_splits = (most + a->heads_per_split - 1) / a->heads_per_split;
+}
+
+static void launch_dx(struct cuda_context *c, const struct rows_attention &a, unsigned tiles) {
+    with_columns(a.e, [&](auto n) {
+        auto *attention_dq = k_attention_dq<decltype(n)::value>;
+        auto *attention_dkv = k_attention_dkv<decltype(n)::value>;
+        dim3 of_rows(tiles, (unsigned)a.H), of_keys(tiles, (unsigned)a.K, (unsigned)a.n_splits);
+        if (a.H > 0) LAUNCH(attention_dq, of_rows, TILE_THREADS, 0, c->stream, a);
+        LAUNCH(attention_dkv, of_keys, TILE_THREADS, 0, c->stream, a);
+    });
+    size_t n = (size_t)a.T * (size_t)a.K * (size_t)a.e;
+    if (a.n_splits > 1) LAUNCH(k_attention_add, blocks_for(n, 256), 256, 0, c->stream, a);
 }
 
 void cuda_attention_rows_dx(struct kctx *base, dev_addr dq, dev_addr dk, dev_addr dv, dev_addr dout, dev_addr out,
                             int32_t out_stride, dev_addr lse, dev_addr q, int32_t H, dev_addr k, dev_addr v,
                             int32_t K, const int32_t *kv_of_head, int32_t e, dev_addr first, int32_t T,
                             float scale, int32_t window) {
-    if (T <= 0 || !cuda_begin(base)) return;
+    if (T <= 0 || K <= 0 || !cuda_begin(base)) return;
     struct cuda_context *c = cuda_of(base);
     struct rows_attention a = {};
     if (!rows_attention_view(c, &a, H, K, kv_of_head, e, T)) return;
     a.q = q, a.k = k, a.v = v, a.out = out, a.lse = lse, a.first = first;
     a.dout = dout, a.dq = dq, a.dk = dk, a.dv = dv;
     a.out_stride = out_stride, a.scale = scale, a.window = window;
-    a.dot = cuda_scratch(c, (size_t)T * (size_t)(H + 1) * sizeof(float));
-    if (!a.dot) return;
     unsigned tiles = blocks_for((size_t)T, TILE);
+    split_heads(c, &a, tiles);
+    size_t dot_bytes = align_to((size_t)T * (size_t)H * sizeof(float), 256);
+    size_t of_splits = a.n_splits > 1 ? 2 * (size_t)a.n_splits * (size_t)T * (size_t)K * (size_t)e * 4 : 0;
+    a.dot = cuda_scratch(c, dot_bytes + of_splits + 256);
+    if (!a.dot) return;
+    a.partial = a.dot + dot_bytes;
     if (H > 0) LAUNCH(k_attention_dot, blocks_for((size_t)T * (size_t)H, 4), 4 * WARP_SIZE, 0, c->stream, a);
-    with_columns(e, [&](auto n) {
-        auto *of_rows = k_attention_dq<decltype(n)::value>;
-        auto *of_keys = k_attention_dkv<decltype(n)::value>;
-        if (H > 0) LAUNCH(of_rows, dim3(tiles, (unsigned)H), TILE_THREADS, 0, c->stream, a);
-        if (K > 0) LAUNCH(of_keys, dim3(tiles, (unsigned)K), TILE_THREADS, 0, c->stream, a);
-    });
+    launch_dx(c, a, tiles);
     cuda_launched(c, "attention_rows_dx");
 }

@@ -92,7 +92,7 @@ static __device__ float whole_row(ptr<const float> stats, int32_t n, float weigh
     double sum = 0, label = 0;
     for (int32_t r = 0; r < n; r++) {
         float of_max = stats[3 * r], of_sum = stats[3 * r + 1], of_label = stats[3 * r + 2];
-        if (of_sum != 0) sum += (double)of_sum * exp((double)of_max - (double)most);
+        sum += (double)of_sum * exp((double)of_max - (double)most);
         label += (double)of_label;
     }
     *max = most;

@@ -119,7 +119,11 @@ void cuda_matmul(struct kctx *base, dev_addr out, int32_t M, int32_t N, int32_t 
 
 /* At most so many elements of a matrix are converted at a time, so that the product still finds most of them
  * in the second-level cache. */
+#ifdef TPD_CUSIM
+enum { CONVERTED_TILE = 4 << 10 }; /* so that small matrices have several */
+#else
 enum { CONVERTED_TILE = 16 << 20 };
+#endif
 
 static int32_t converted_rows(const struct weight *w) {
     int32_t n = CONVERTED_TILE / w->cols;

@@ -219,7 +219,10 @@ static void cross_entropy_over_any_shards(void **) {
 static void embeddings_and_their_gradient(void **) {
     for (int32_t d : {1, 30, 64, 2100}) {
         int32_t T = d > 100 ? 40 : random_int(1, 90), V = random_int(1, 12), first_row = 5;
-        struct both ids = put(random_ints((size_t)T, 0, V + 9)), out = put(nothing((size_t)T * d));
+        std::vector<int32_t> numbers = random_ints((size_t)T, 0, V + 9);
+        numbers[0] = numbers[(size_t)T / 2] = numbers[(size_t)T - 1] = first_row; /* near and far */
+        if (T > 1) numbers[1] = first_row;
+        struct both ids = put(numbers), out = put(nothing((size_t)T * d));
         struct both table = put(random_floats((size_t)V * d)), dx = put(random_floats((size_t)T * d));
         run([&](struct kctx *c, const struct kernels *ops) {
             ops->embed_rows(c, out.on(c), table.on(c), ids.on(c), T, d, V, first_row, 1.5f);
@@ -344,6 +347,8 @@ static void attention_of_packed_sequences_and_its_slopes(void **) {
     attend({1, 1, 1, 8, 0, 0, {0}, {}}, "one row");
     attend({70, 3, 1, 20, 0, 4, {0, 0, 0}, {7, 30}}, "heads that share keys");
     attend({97, 2, 2, 16, 9, 0, {1, 0}, {40}}, "a window");
+    attend({130, 3, 1, 12, 0, 0, {0, 0, 0}, {95}}, "some of the heads that share keys at a time");
+    attend({200, 3, 2, 8, 0, 0, {0, 0, 1}, {50, 150}}, "all of them at a time");
     attend({40, 1, 2, 8, 1, 0, {1}, {}}, "keys that nobody reads");
     attend({66, 1, 1, 130, 0, 2, {0}, {64}}, "wide heads");
     attend({65, 2, 1, 66, 0, 0, {0, 0}, {}}, "heads wider than a tile");
