@@ -144,8 +144,8 @@ def test_a_lost_device_fails_requests_and_not_the_daemon(start, tmp_path):
     assert tpd.stop() == 0
 
 
-@pytest.mark.parametrize("method", ["lora", "full"])
-def test_a_job_learns_what_it_learns_on_the_cpu(start, method):
+@pytest.mark.parametrize("method, compute, apart", [("lora", "f32", 1e-4), ("full", "f32", 1e-4), ("full", None, 0.02)])
+def test_a_job_learns_what_it_learns_on_the_cpu(start, method, compute, apart):
     losses = []
     for device in ("cpu", "cuda"):
         tpd = start(*SMALL, "--device", device, "--tp", "2", env=gpus())
@@ -154,7 +154,8 @@ def test_a_job_learns_what_it_learns_on_the_cpu(start, method):
         (data / "sea.jsonl").write_text('{"text": "a ship at sea"}\n' * 8)
         with tpd.client() as client:
             job = client.result(client.send("finetune.submit", {
-                "data": "sea.jsonl", "method": method, "max_steps": 2, "lr": 0.01, "batch_size": 2, "seq_len": 32}))
+                "data": "sea.jsonl", "method": method, "max_steps": 2, "lr": 0.01, "batch_size": 2, "seq_len": 32,
+                **({"compute": compute} if compute else {})}))
             done = client.call("finetune.watch", job=job["job"])
             assert done["state"] == "done", done
             losses.append(done["loss"])
@@ -162,7 +163,7 @@ def test_a_job_learns_what_it_learns_on_the_cpu(start, method):
                 client.call("adapter.load", name="tuned", path=done["result"])
                 assert client.call("generate", prompt="a", adapter="tuned", max_tokens=2)["usage"]
         assert tpd.stop() == 0
-    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+    assert losses[1] == pytest.approx(losses[0], rel=apart)
 
 
 def test_weights_are_exported_by_handle(start):
