@@ -35,11 +35,18 @@ class Line:
             raise ConnectionResetError("the connection ended")
         return json.loads(line)
 
+    async def reply(self):
+        """A message that is about a request, as all are when none was broken."""
+        message = await self.message()
+        if message.get("id", 0) is None:
+            raise Wrong(f"not asked for: {message}")
+        return message
+
     async def answer(self, id):
         """(the answer to a request, the tokens of its notifications)"""
         tokens = []
         while True:
-            message = await self.message()
+            message = await self.reply()
             if message.get("id") == id and "method" not in message:
                 return message, tokens
             if message.get("method") == "token":
@@ -105,7 +112,7 @@ class Crowd:
             line.send(id, "generate", **{**ask, "stream": False})
         left = set(range(len(asks)))
         while left:
-            message = await line.message()
+            message = await line.reply()
             left.remove(message["id"])
             if message["id"] in (0, 3):
                 self.check_answer({**asks[message["id"]], "stream": False}, message, [])
@@ -114,11 +121,11 @@ class Crowd:
         ask = self.ask()
         line.send(1, "generate", **ask)
         if ask["stream"] and self.random.random() < 0.7:
-            await line.message()
+            await line.reply()
         line.send("c", "cancel", id=1)
         tokens, left = [], {1, "c"}
         while left:
-            message = await line.message()
+            message = await line.reply()
             if "method" in message:
                 tokens += message["params"]["tokens"]
                 continue
@@ -129,7 +136,7 @@ class Crowd:
     async def vanishes(self, line):
         line.send(1, "generate", **self.ask(stream=True))
         if self.random.random() < 0.8:
-            await line.message()
+            await line.reply()
         line.vanish()
 
     async def half_a_line(self, line):

@@ -72,7 +72,7 @@ def test_a_crowd_leaves_nothing_behind(start, tmp_path):
     data.mkdir()
     (data / "d.jsonl").write_text(json.dumps({"text": "so it was, and is. "}) + "\n")
     daemon = start("--data-dir", data, "--slots", 64, "--max-queue", 1000, "--kv-memory", "600K",
-                   "--slow-client-s", SLOW_CLIENT_S, "--max-outbound", "32K", "--max-connections", 1100,
+                   "--slow-client-s", SLOW_CLIENT_S, "--max-outbound", "32K", "--max-connections", 4000,
                    "--log-level", "error")
     with daemon.client() as client:
         known = known_answers(client)
