@@ -46,6 +46,15 @@ def put_ratio(rate, ours, theirs):
                      for p in ("p50", "p95", "p99")) + " | |", flush=True)
 
 
+def measure(name, where, vocab):
+    """{rate: report}; a row each."""
+    reports = {}
+    for seed, rate in enumerate(RATES):
+        reports[rate] = load(where, rate, vocab, seed)
+        put(name, rate, reports[rate])
+    return reports
+
+
 def main():
     for model in models([("smollm2-135m", "q8_0")]):
         print(f"{model.name}, {CORES} cores, {SLOTS} slots, Poisson arrivals for {SECONDS} s, prompts "
@@ -53,19 +62,13 @@ def main():
         print("| arrivals | server | done | requests/s | tokens/s | first token p50 | p95 | p99 | "
               "between tokens p50 | p95 | p99 | generator's core |")
         print("|---|---|---|---|---|---|---|---|---|---|---|---|")
-        theirs, vocab = {}, 0
         with Daemon(model, "--ctx", CTX, "--slots", SLOTS, "--tp", 1) as d:
             vocab = d.client.model_info()["shape"]["vocab"]
-            where = ["--socket", d.socket, "--http"]
-            ours = {rate: load(where, rate, vocab, i) for i, rate in enumerate(RATES)}
+            ours = measure("tpd", ["--socket", d.socket, "--http"], vocab)
         if llama.SERVER:
             with llama.Server(model, SLOTS, CTX) as s:
-                where = ["--tcp", f"127.0.0.1:{s.port}"]
-                theirs = {rate: load(where, rate, vocab, i) for i, rate in enumerate(RATES)}
-        for rate in RATES:
-            put("tpd", rate, ours[rate])
-            if rate in theirs:
-                put("llama-server", rate, theirs[rate])
+                theirs = measure("llama-server", ["--tcp", f"127.0.0.1:{s.port}"], vocab)
+            for rate in RATES:
                 put_ratio(rate, ours[rate], theirs[rate])
         print()
 
