@@ -1,6 +1,7 @@
 #include "serve/sampler.h"
 
-#include <float.h>
+#include "serve/logits.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 
 struct sampler {
     const struct sampling *sampling;
+    const struct logit_loops *loops;
     int32_t vocab;
     /* Only with penalties: occurrences of each id in history[window_from, window_to). */
     struct count {
@@ -55,16 +57,8 @@ double sampler_uniform(uint64_t seed, uint64_t position, uint32_t purpose) {
 
 /* --- log-probabilities ----------------------------------------------------------------------- */
 
-/* Rows are long: these loops go by LANES, which compilers turn into vector instructions. */
-enum { LANES = 16 };
-
 static int check_finite(const float *logits, int32_t vocab, struct error *e) {
-    int32_t bad[LANES] = {0}, i = 0;
-    for (; i + LANES <= vocab; i += LANES)
-        for (int k = 0; k < LANES; k++) bad[k] |= !(fabsf(logits[i + k]) <= FLT_MAX);
-    for (; i < vocab; i++) bad[0] |= !(fabsf(logits[i]) <= FLT_MAX);
-    for (int k = 1; k < LANES; k++) bad[0] |= bad[k];
-    if (!bad[0]) return 0;
+    if (logit_loops()->all_finite(logits, vocab)) return 0;
     int32_t row = 0;
     while (isfinite(logits[row])) row++;
     return error_set(
@@ -75,24 +69,11 @@ static int check_finite(const float *logits, int32_t vocab, struct error *e) {
 }
 
 static float max_of(const float *x, int32_t n) {
-    float max[LANES];
-    int32_t i = 0;
-    for (int k = 0; k < LANES; k++) max[k] = x[0];
-    for (; i + LANES <= n; i += LANES)
-        for (int k = 0; k < LANES; k++) max[k] = x[i + k] > max[k] ? x[i + k] : max[k];
-    for (; i < n; i++) max[0] = x[i] > max[0] ? x[i] : max[0];
-    for (int k = 1; k < LANES; k++) max[0] = max[k] > max[0] ? max[k] : max[0];
-    return max[0];
+    return logit_loops()->max(x, n);
 }
 
 static double sum_of(const float *x, int32_t n) {
-    double sum[LANES] = {0};
-    int32_t i = 0;
-    for (; i + LANES <= n; i += LANES)
-        for (int k = 0; k < LANES; k++) sum[k] += x[i + k];
-    for (; i < n; i++) sum[0] += x[i];
-    for (int k = 1; k < LANES; k++) sum[0] += sum[k];
-    return sum[0];
+    return logit_loops()->sum(x, n);
 }
 
 static double log_sum_exp(const float *logits, int32_t vocab) {
@@ -324,17 +305,22 @@ static token_id best_token(const float *logits, int32_t vocab) {
 }
 
 /* Goes along the candidates in the order of their ids, so that the outcome depends on the set and
- * the number alone. Candidates of weight 0 are never taken. */
+ * the number alone; in strides first. Candidates of weight 0 are never taken. */
 static token_id draw(const struct sampler *s, int32_t n, double uniform) {
+    enum { STRIDE = 128 };
     double left = uniform * sum_of(s->weights, n);
-    token_id last = s->ids[0];
-    for (int32_t i = 0; i < n; i++) {
-        if (s->weights[i] <= 0) continue;
-        last = s->ids[i];
-        left -= s->weights[i];
-        if (left < 0) break;
+    int32_t i = 0;
+    for (; i + STRIDE <= n; i += STRIDE) {
+        double sum = s->loops->sum(s->weights + i, STRIDE);
+        if (left < sum) break;
+        left -= sum;
     }
-    return last;
+    for (; i < n; i++) {
+        left -= s->weights[i];
+        if (left < 0 && s->weights[i] > 0) return s->ids[i];
+    }
+    while (n > 1 && s->weights[n - 1] <= 0) n--; /* rounding left something over */
+    return s->ids[n - 1];
 }
 
 /* Most candidates are far from the best k: the k-th of the maxima of runs is a bound that at least
@@ -344,7 +330,7 @@ static int32_t cut_top_k(struct sampler *s, float *logits, int32_t n, int64_t k)
     int32_t runs = n / RUN;
     if (runs > k) {
         float *maxima = s->weights;
-        for (int32_t i = 0; i < runs; i++) maxima[i] = max_of(logits + (size_t)i * RUN, RUN);
+        for (int32_t i = 0; i < runs; i++) maxima[i] = s->loops->max(logits + (size_t)i * RUN, RUN);
         struct cut cut = find_cut(maxima, NULL, runs, (double)k, s->bucket);
         n = keep_from(s, logits, logits, n, float_of_key(cut.key));
     }
@@ -370,7 +356,7 @@ static token_id sample(struct sampler *s, float *logits, uint64_t position) {
     /* The best weight is exactly 1 at any temperature. */
     float max = max_of(logits, n);
     double cold = fmin(1 / p->temperature, 1e300); /* finite: 0 * cold is 0 */
-    for (int32_t i = 0; i < n; i++) s->weights[i] = expf((float)((logits[i] - max) * cold));
+    s->loops->weigh(logits, n, max, (float)fmin(cold, 1e38), s->weights);
     if (p->top_p < 1) n = cut_top_p(s, logits, n, p->top_p);
     if (p->min_p > 0) n = keep_from(s, logits, s->weights, n, (float)p->min_p);
     return draw(s, n, sampler_uniform(p->seed, position, SAMPLER_DRAW));
@@ -388,6 +374,7 @@ int sampler_new(struct sampler **out, const struct sampling *sampling, int32_t v
     size_t n = (size_t)vocab;
     if (ok) {
         s->sampling = sampling;
+        s->loops = logit_loops();
         s->vocab = vocab;
         if (has_penalties(sampling)) ok = (s->count = calloc(n, sizeof *s->count));
     }
