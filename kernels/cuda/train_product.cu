@@ -11,10 +11,10 @@ struct factor {
     bool turned; /* its transpose is meant */
 };
 
-/* out[M, N] = alpha * a b + beta * out */
+/* out[M, N] = alpha * a b + beta * out, rows of out ldo elements apart */
 struct train_product {
     dev_addr out;
-    int32_t M, N, K;
+    int32_t ldo, M, N, K;
     struct factor a, b;
     enum dtype type; /* of both factors: f32 or bf16 */
     float alpha, beta;
@@ -26,7 +26,7 @@ struct train_product {
  * cache. FLOPs: 2 * M * N * K. */
 __global__ void __launch_bounds__(TILE_THREADS)
     k_matmul(ptr<float> out, struct tile_source a, bool ta, struct tile_source b, bool tb, int32_t M, int32_t N,
-             int32_t K, float alpha, float beta, bool aligned) {
+             int32_t K, int32_t ldo, float alpha, float beta, bool aligned) {
     SHARED(float, of_a, TILE_FACTOR);
     SHARED(float, of_b, TILE_FACTOR);
     int32_t row = (int32_t)blockIdx.y * TILE, col = (int32_t)blockIdx.x * TILE;
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(TILE_THREADS)
     for (int i = 0; i < 4; i++) {
         int32_t r = row + tile_row() + i;
         if (r >= M || col >= N) continue;
-        ptr<float> to = out + (int64_t)r * N;
+        ptr<float> to = out + (int64_t)r * ldo;
         bool whole = aligned && col + 4 <= N;
         float4 v = make_float4(alpha * s.at[i][0], alpha * s.at[i][1], alpha * s.at[i][2], alpha * s.at[i][3]);
         if (beta != 0) {
@@ -63,9 +63,9 @@ static struct tile_source source(const struct factor &f) {
 
 static void own_product(struct cuda_context *c, const struct train_product &p) {
     dim3 grid(blocks_for((size_t)p.N, TILE), blocks_for((size_t)p.M, TILE));
-    bool aligned = p.N % 4 == 0 && p.out % 16 == 0;
+    bool aligned = p.ldo % 4 == 0 && p.out % 16 == 0;
     LAUNCH(k_matmul, grid, TILE_THREADS, 0, c->stream, ptr<float>(p.out), source(p.a), p.a.turned, source(p.b),
-           p.b.turned, p.M, p.N, p.K, p.alpha, p.beta, aligned);
+           p.b.turned, p.M, p.N, p.K, p.ldo, p.alpha, p.beta, aligned);
 }
 
 /* --- cuBLAS ---------------------------------------------------------------------------------------------- */
@@ -77,44 +77,13 @@ static void library_product(struct cuda_context *c, const struct train_product &
         c->blas, p.b.turned ? CUBLAS_OP_T : CUBLAS_OP_N, p.a.turned ? CUBLAS_OP_T : CUBLAS_OP_N, p.N, p.M, p.K,
         &p.alpha, reinterpret_cast<const void *>(p.b.at), number, p.b.ld,
         reinterpret_cast<const void *>(p.a.at), number, p.a.ld, &p.beta, reinterpret_cast<void *>(p.out),
-        CUDA_R_32F, p.N, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+        CUDA_R_32F, p.ldo, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
     cuda_check_blas(c, rc, "a matrix product of training");
 }
 
 static void multiply(struct cuda_context *c, const struct train_product &p) {
     if (c->same_bits) own_product(c, p);
     else library_product(c, p);
-}
-
-/* --- operations ------------------------------------------------------------------------------------------ */
-
-void cuda_bf16_products(struct kctx *base, bool on) {
-    struct cuda_context *c = cuda_of(base);
-    c->bf16 = on && !c->same_bits;
-}
-
-void cuda_matmul(struct kctx *base, dev_addr out, int32_t M, int32_t N, int32_t K, dev_addr a, bool ta,
-                 dev_addr b, bool tb, float alpha, float beta) {
-    if (M <= 0 || N <= 0 || !cuda_begin(base)) return;
-    struct cuda_context *c = cuda_of(base);
-    if (K <= 0) {
-        cuda_scale(base, out, (size_t)M * (size_t)N, beta);
-        return;
-    }
-    struct train_product p = {out, M, N, K, {a, ta ? K : M, ta ? M : K, ta ? M : K, ta},
-                        {b, tb ? N : K, tb ? K : N, tb ? K : N, tb}, DTYPE_F32, alpha, beta};
-    if (c->bf16) {
-        size_t n_a = (size_t)M * (size_t)K, n_b = (size_t)N * (size_t)K, a_bytes = align_to(2 * n_a, 256);
-        dev_addr narrow = cuda_scratch(c, a_bytes + 2 * n_b);
-        if (!narrow) return;
-        cuda_train_narrow(base, narrow, a, n_a);
-        cuda_train_narrow(base, narrow + a_bytes, b, n_b);
-        p.a.at = narrow;
-        p.b.at = narrow + a_bytes;
-        p.type = DTYPE_BF16;
-    }
-    multiply(c, p);
-    cuda_launched(c, "matmul");
 }
 
 /* At most so many elements of a matrix are converted at a time, so that the product still finds most of them
@@ -125,9 +94,60 @@ enum { CONVERTED_TILE = 4 << 10 }; /* so that small matrices have several */
 enum { CONVERTED_TILE = 16 << 20 };
 #endif
 
-static int32_t converted_rows(const struct weight *w) {
-    int32_t n = CONVERTED_TILE / w->cols;
-    return n < 1 ? 1 : n < w->rows ? n : w->rows;
+/* Rows of a matrix [rows, cols] that are converted at a time. */
+static int32_t converted_rows(int32_t rows, int32_t cols) {
+    int32_t n = CONVERTED_TILE / cols;
+    return n < 1 ? 1 : n < rows ? n : rows;
+}
+
+/* --- operations ------------------------------------------------------------------------------------------ */
+
+void cuda_bf16_products(struct kctx *base, bool on) {
+    struct cuda_context *c = cuda_of(base);
+    c->bf16 = on && !c->same_bits;
+}
+
+/* p, of f32 factors, with both rounded to bf16: a as a whole (it is of a step's rows), b, which may be a matrix
+ * of the model, piece by piece. Its pieces are columns of out, or steps of the sum. */
+static void multiply_rounded(struct cuda_context *c, struct train_product p) {
+    size_t n_a = (size_t)p.M * (size_t)p.K, a_bytes = align_to(2 * n_a, 256);
+    struct factor all = p.b;
+    int32_t at_once = converted_rows(all.rows, all.cols);
+    dev_addr narrow = cuda_scratch(c, a_bytes + 2 * (size_t)at_once * (size_t)all.cols), out = p.out;
+    if (!narrow) return;
+    cuda_train_narrow(&c->base, narrow, p.a.at, n_a);
+    p.type = DTYPE_BF16;
+    p.a.at = narrow;
+    p.b.at = narrow + a_bytes;
+    for (int32_t row = 0; row < all.rows; row += at_once) {
+        p.b.rows = all.rows - row < at_once ? all.rows - row : at_once;
+        size_t before = (size_t)row * (size_t)all.cols;
+        cuda_train_narrow(&c->base, p.b.at, all.at + 4 * before, (size_t)p.b.rows * (size_t)all.cols);
+        if (all.turned) {
+            p.N = p.b.rows;
+            p.out = out + 4 * (dev_addr)row;
+        } else {
+            p.K = p.b.rows;
+            p.a.at = narrow + 2 * (p.a.turned ? (dev_addr)row * (dev_addr)p.M : (dev_addr)row);
+            if (row > 0) p.beta = 1;
+        }
+        library_product(c, p);
+    }
+}
+
+void cuda_matmul(struct kctx *base, dev_addr out, int32_t M, int32_t N, int32_t K, dev_addr a, bool ta,
+                 dev_addr b, bool tb, float alpha, float beta) {
+    if (M <= 0 || N <= 0 || !cuda_begin(base)) return;
+    struct cuda_context *c = cuda_of(base);
+    if (K <= 0) {
+        cuda_scale(base, out, (size_t)M * (size_t)N, beta);
+        return;
+    }
+    struct train_product p = {out, N, M, N, K, {a, ta ? K : M, ta ? M : K, ta ? M : K, ta},
+                              {b, tb ? N : K, tb ? K : N, tb ? K : N, tb}, DTYPE_F32, alpha, beta};
+    if (c->bf16) multiply_rounded(c, p);
+    else multiply(c, p);
+    cuda_launched(c, "matmul");
 }
 
 /* dx[T, cols] = y[T, rows] w + beta * dx. Columns of y and rows of w are the steps of the sum, so a matrix that
@@ -138,7 +158,7 @@ static void job_dx(struct cuda_context *c, const struct linear_job *job, dev_add
     bool converted = w->type != type;
     size_t size = type == DTYPE_BF16 ? 2 : 4, n_y = (size_t)T * (size_t)w->rows;
     size_t y_bytes = type == DTYPE_BF16 ? align_to(2 * n_y, 256) : 0;
-    int32_t at_once = converted ? converted_rows(w) : w->rows;
+    int32_t at_once = converted ? converted_rows(w->rows, w->cols) : w->rows;
     size_t w_bytes = converted ? size * (size_t)at_once * (size_t)w->cols : 0;
     dev_addr scratch = y_bytes + w_bytes ? cuda_scratch(c, y_bytes + w_bytes) : 0, y = job->y;
     if (y_bytes + w_bytes && !scratch) return;
@@ -155,7 +175,7 @@ static void job_dx(struct cuda_context *c, const struct linear_job *job, dev_add
             cuda_dequantise(c, b.at, type == DTYPE_F32, w, row, n);
         }
         struct factor a = {y + size * (dev_addr)row, T, n, w->rows, false};
-        multiply(c, {dx, T, w->cols, n, a, b, type, 1, beta});
+        multiply(c, {dx, w->cols, T, w->cols, n, a, b, type, 1, beta});
     }
 }
 

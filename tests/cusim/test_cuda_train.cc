@@ -11,8 +11,15 @@ static std::vector<int32_t> random_ints(size_t n, int from, int to) {
 
 /* --- products ------------------------------------------------------------------------------------------- */
 
+/* Of numbers that bf16 holds: then products in bf16 are those in fp32. */
+static std::vector<float> random_bf16(size_t n) {
+    std::vector<float> x = random_floats(n);
+    for (float &v : x) v = bf16_to_f32(f32_to_bf16(v));
+    return x;
+}
+
 static void multiply(int32_t M, int32_t N, int32_t K, bool ta, bool tb, float alpha, float beta) {
-    struct both a = put(random_floats((size_t)M * K)), b = put(random_floats((size_t)N * K));
+    struct both a = put(random_bf16((size_t)M * K)), b = put(random_bf16((size_t)N * K));
     struct both out = put(beta == 0 ? nothing((size_t)M * N) : random_floats((size_t)M * N));
     run([&](struct kctx *c, const struct kernels *ops) {
         ops->matmul(c, out.on(c), M, N, K, a.on(c), ta, b.on(c), tb, alpha, beta);
@@ -70,11 +77,6 @@ static void linear_dx_of_every_type(void **) {
     });
 }
 
-/* What bf16 makes of the factors is seen, and nothing more: numbers that bf16 holds come out as in fp32. */
-static void round_to_bf16(std::vector<float> &x) {
-    for (float &v : x) v = bf16_to_f32(f32_to_bf16(v));
-}
-
 static double worst_difference(const struct both &b) {
     std::vector<float> want = get<float>(cpu, b), got = get<float>(gpu, b);
     double worst = 0;
@@ -87,12 +89,13 @@ static double worst_difference(const struct both &b) {
 
 static void bf16_products_round_the_factors_alone(void **) {
     enum { T = 11, N = 34, D = 64 };
+    gpu->ops->bf16_products(gpu, true);
+    for (int i = 0; i < 8; i++) multiply(9, 130, 70, i & 1, i & 2, 0.7f, i & 4 ? -0.5f : 0); /* b in pieces */
+    gpu->ops->bf16_products(gpu, false);
     for (bool exact : {true, false})
         for (enum dtype type : {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_Q4_0}) {
-            std::vector<float> numbers[2] = {random_floats(T * D), random_floats(T * N)};
-            for (std::vector<float> &x : numbers)
-                if (exact) round_to_bf16(x);
-            struct both x = put(numbers[0]), dy = put(numbers[1]), y = room(T * N), dx = room(T * D),
+            auto random = exact ? random_bf16 : random_floats;
+            struct both x = put(random(T * D)), dy = put(random(T * N)), y = room(T * N), dx = room(T * D),
                         dw = room(N * D), bias = put(random_floats(N));
             struct weights w = random_weights(type, N, D);
             gpu->ops->bf16_products(gpu, true);
