@@ -64,6 +64,7 @@ each_cusim() { # a few orders of everything that has no order; some golden model
     [ -x "$B/cusim/gpu_bench" ] && run_one "gpu_bench on simulated GPUs" "$B/cusim/gpu_bench" 0,1
     [ -x "$B/cusim/golden_models" ] && run_one "golden models on simulated GPUs, tp 1 to 8" \
         env TPD_TEST_GPUS=8 TPD_TEST_ONLY="${TPD_TEST_ONLY:-granite llama-q4_k}" \
+        TPD_TEST_TP="${TPD_TEST_TP:-1 4 8}" \
         timeout 1200 "$B/cusim/golden_models"
     [ -x "$B/cusim/golden_training" ] && run_one "golden training on simulated GPUs" \
         env TPD_TEST_GPUS=8 TPD_TEST_ONLY="${TPD_TEST_ONLY:-full-llama-8-heads lora-llama-q4_0}" \

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct run {
     struct runner runner;
@@ -108,4 +109,19 @@ int runner_feed(struct runner *r, const int32_t *ids, int32_t pos0, int32_t n, i
     }
     free(ints);
     return err;
+}
+
+bool runner_wants(const char *variable, const char *name) {
+    const char *only = getenv(variable);
+    char padded[512], word[300];
+    if (!only) return true;
+    snprintf(padded, sizeof padded, " %s ", only);
+    snprintf(word, sizeof word, " %s ", name);
+    return strstr(padded, word) != NULL;
+}
+
+bool runner_wants_number(const char *variable, int n) {
+    char name[16];
+    snprintf(name, sizeof name, "%d", n);
+    return runner_wants(variable, name);
 }

@@ -31,6 +31,11 @@ typedef void runner_body(struct runner *r, void *arg);
 void runner_run(const char *path, const struct runner_options *options, runner_body *body,
                 void *arg);
 
+/* Whether a test is to do what has this name or number: the environment variable names all, between spaces, and
+ * without it all are wanted. */
+bool runner_wants(const char *variable, const char *name);
+bool runner_wants_number(const char *variable, int n);
+
 /* Feeds n tokens at positions pos0 … ; prompt_len > 0 makes them prompt rows (step.len), 0 decoded
  * ones. Logits [n, vocab] of all of them into out (NULL: none wanted). Returns 0 or an error. */
 int runner_feed(struct runner *r, const int32_t *ids, int32_t pos0, int32_t n, int32_t prompt_len,

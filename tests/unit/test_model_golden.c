@@ -1,5 +1,6 @@
 /* The forward pass gives the logits that transformers computed, for every architecture, variant and
- * quantisation in tests/data, at every tp, whole or in chunks. See tests/golden/README.md. */
+ * quantisation in tests/data, at every tp, whole or in chunks. See tests/golden/README.md. TPD_TEST_ONLY and
+ * TPD_TEST_TP choose some. */
 #include "tests/unit/model_runner.h"
 
 #include "base/file.h"
@@ -117,7 +118,7 @@ static void check_golden(const char *dir, const char *model) {
     const int tps[] = {1, 2, 3, 4, heads};
     double worst = 0;
     for (size_t i = 0; i < sizeof tps / sizeof *tps; i++) {
-        if (tps[i] > heads || (i == 4 && heads <= 4)) continue;
+        if (tps[i] > heads || (i == 4 && heads <= 4) || !runner_wants_number("TPD_TEST_TP", tps[i])) continue;
         /* Chunks of 5 rows cut prompts in odd places; the last tp takes that road. */
         for (int32_t chunk = 5; chunk <= 64; chunk += 59) {
             char label[700];
@@ -137,16 +138,6 @@ static int by_name(const void *a, const void *b) {
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* TPD_TEST_ONLY: names between spaces; without it all. */
-static bool is_wanted(const char *name) {
-    const char *only = getenv("TPD_TEST_ONLY");
-    char padded[512], word[300];
-    if (!only) return true;
-    snprintf(padded, sizeof padded, " %s ", only);
-    snprintf(word, sizeof word, " %s ", name);
-    return strstr(padded, word) != NULL;
-}
-
 /* Every entry of dir that has an expected.json (or, in a gguf folder, NAME.gguf). */
 static void check_folder(const char *dir) {
     DIR *d = opendir(dir);
@@ -163,7 +154,7 @@ static void check_folder(const char *dir) {
         snprintf(path, sizeof path, "%s/%s", dir, names[i]);
         snprintf(expected, sizeof expected, "%s/expected.f32", path);
         snprintf(gguf, sizeof gguf, "%s/model.gguf", path);
-        if (path_exists(expected) && is_wanted(names[i])) {
+        if (path_exists(expected) && runner_wants("TPD_TEST_ONLY", names[i])) {
             check_golden(path, path_exists(gguf) ? gguf : path);
             checked++;
         }
