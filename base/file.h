@@ -18,7 +18,8 @@ void file_map_close(struct file_map *map);
 void file_map_guard(const struct file_map *map);
 void file_map_unguard(const struct file_map *map);
 bool file_map_torn(const void *at);
-/* Tells the kernel that [offset, offset + bytes) was read and may leave memory. */
+/* Tells the kernel that [offset, offset + bytes) was read and may leave memory, with what it mapped around
+ * it. Reading it again brings it back. */
 void file_map_drop(const struct file_map *map, size_t offset, size_t bytes);
 
 /* Reads a regular file of at most max bytes; *out is NUL-terminated (not counted in *size) and is

@@ -2,8 +2,12 @@
  * what is missing is named. */
 #include "tests/unit/tiny_files.h"
 
+#include "base/file.h"
 #include "formats/gguf.h"
 #include "formats/store.h"
+
+#include <fcntl.h>
+#include <unistd.h>
 
 #define F32(name, from, to)                                                                        \
     "\"" name "\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[" #from "," #to "]}"
@@ -42,6 +46,44 @@ static void a_directory_without_index_loads(void **state) {
     assert_null(store_find(store, "b"));
     store_drop(store, store_find(store, "a"), 0, 4);
     store_close(store);
+}
+
+/* Pages of the map that this process holds. */
+static int pages_held(const struct file_map *map) {
+    long page = sysconf(_SC_PAGESIZE);
+    int held = 0, fd = open("/proc/self/pagemap", O_RDONLY);
+    if (fd < 0) skip();
+    for (size_t at = 0; at < map->size; at += (size_t)page) {
+        uint64_t entry;
+        off_t offset = (off_t)((uintptr_t)(map->data + at) / (uintptr_t)page * sizeof entry);
+        assert_int_equal(pread(fd, &entry, sizeof entry, offset), sizeof entry);
+        held += (int)(entry >> 63);
+    }
+    close(fd);
+    return held;
+}
+
+static void what_was_read_leaves_with_all_that_came_with_it(void **state) {
+    (void)state;
+    enum { MIB = 1 << 20 };
+    char *data = malloc(6 * MIB);
+    assert_non_null(data);
+    memset(data, 'x', 6 * MIB);
+    tiny_write("large", data, 6 * MIB);
+    free(data);
+    struct file_map map;
+    struct error e = {0};
+    assert_int_equal(file_map_open(&map, tiny_path("large"), &e), 0);
+    /* As a loader does: a matrix, then a vector behind it, each let go when it was read. */
+    volatile uint8_t sum = 0;
+    for (size_t i = 0; i < 5 * MIB; i += 512) sum = (uint8_t)(sum + map.data[i]);
+    file_map_drop(&map, 0, 5 * MIB);
+    sum = (uint8_t)(sum + map.data[5 * MIB + 5000]);
+    assert_true(pages_held(&map) > 0);
+    file_map_drop(&map, 5 * MIB + 5000, 1);
+    assert_int_equal(pages_held(&map), 0);
+    assert_int_equal(map.data[3 * MIB], 'x');
+    file_map_close(&map);
 }
 
 static void shards_are_joined_as_the_index_says(void **state) {
@@ -185,6 +227,7 @@ static void real_models_are_read_in_every_form(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_directory_without_index_loads),
+        cmocka_unit_test(what_was_read_leaves_with_all_that_came_with_it),
         cmocka_unit_test(shards_are_joined_as_the_index_says),
         cmocka_unit_test(a_broken_index_is_refused_by_name),
         cmocka_unit_test(what_is_no_model_is_explained),
