@@ -102,7 +102,8 @@ static inline bool cuda_launched(struct cuda_context *c, const char *what) {
     return cuda_check(c, cudaGetLastError(), what);
 }
 /* At least bytes of device memory, 256-byte aligned, for one operation: the next one that asks gets the
- * same. It is not cleared. Grows by a synchronisation; 0 after kctx_fail. */
+ * same. It is not cleared. Grows by a synchronisation, and moves: what was recorded with the old address
+ * must not run again. 0 after kctx_fail. */
 dev_addr cuda_scratch(struct cuda_context *c, size_t bytes);
 /* Marks the context with ERR_INTERNAL: a call that no caller should make. */
 void cuda_refuse(struct cuda_context *c, const char *format, ...)

@@ -355,6 +355,13 @@ static void attention_of_packed_sequences_and_its_slopes(void **) {
     attend({40, 1, 2, 8, 1, 0, {1}, {}}, "keys that nobody reads");
     attend({66, 1, 1, 130, 0, 2, {0}, {64}}, "wide heads");
     attend({65, 2, 1, 66, 0, 0, {0, 0}, {}}, "heads wider than a tile");
+    for (int i = 0; i < 2; i++) {
+        int32_t T = random_int(1, 140), H = random_int(1, 3), K = random_int(1, H);
+        struct packed s = {T, H, K, 2 * random_int(1, 20), random_int(-20, 30), random_int(0, 3), {}, {}};
+        for (int32_t h = 0; h < H; h++) s.kv_of_head.push_back(h * K / H);
+        s.starts = random_ints(2, 0, T);
+        attend(s, "a shape of chance");
+    }
 }
 
 int main() {
