@@ -173,7 +173,7 @@ help:
 	@echo 'make fuzz         mutated model files, tokenizers and requests under sanitizers'
 	@echo 'make soak         a thousand clients, good and bad, for ten minutes (SOAK_SECONDS=600)'
 	@echo 'make bench        speed, beside llama.cpp where LLAMA_BENCH, LLAMA_BATCHED_BENCH and LLAMA_SERVER'
-	@echo '                  name its programs; some minutes, BENCH=full an hour (docs/performance.md)'
+	@echo '                  name its programs; a quarter of an hour, BENCH=full over an hour (docs/performance.md)'
 	@echo 'make install      into PREFIX ($(PREFIX)), with man page, units, configuration and the small model'
 	@echo 'make clean        remove $(B)'
 	@echo

@@ -2,7 +2,7 @@
 # make bench: tpd beside llama.cpp (side_by_side.py), requests as strangers send them (bench_load.py),
 # and with BENCH=full kernels, collectives and learning too. docs/performance.md says how to use it.
 #
-# BENCH=quick (default, some minutes) or full (about an hour); BENCH_MODELS: a list of files (default:
+# BENCH=quick (default, a quarter of an hour) or full (over an hour); BENCH_MODELS: a list of files (default:
 # random models of real shapes, made here once in $B/bench-models); LLAMA_BENCH, LLAMA_BATCHED_BENCH
 # and LLAMA_SERVER: paths of llama.cpp's programs, whose columns stay empty without.
 set -eu

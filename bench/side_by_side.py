@@ -17,7 +17,7 @@ from common import (BUILD, CORES, FULL, RUNS, SHAPES, TYPES, Daemon, median, mod
 
 PREFILL, DECODE = 512, 128
 BATCHES, BATCH_DECODE, BATCH_PROMPT = (8, 16), 128 if FULL else 48, 8
-MEMORY_CTX = 1024
+MEMORY_CTX = 640
 MIB = 1 << 20
 QUICK = [("smollm2-135m", t) for t in TYPES] + [("llama-1.1b", "q4_0")]
 
