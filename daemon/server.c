@@ -143,7 +143,7 @@ static int start_handles(struct server *server, struct error *e) {
     int rc = uv_pipe_open(&server->pipe, server->listener.fd);
     if (rc != 0) return uv_failed(e, "use the socket", rc);
     server->listener.fd = -1; /* the handle closes it */
-    rc = uv_listen((uv_stream_t *)&server->pipe, 512, accept_connection);
+    rc = uv_listen((uv_stream_t *)&server->pipe, SOMAXCONN, accept_connection);
     return rc == 0 ? tcp_listen(server, e) : uv_failed(e, "listen on the socket", rc);
 }
 

