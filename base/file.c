@@ -60,6 +60,11 @@ void file_map_drop(const struct file_map *map, size_t offset, size_t bytes) {
     madvise((void *)(map->data + from), to - from, MADV_DONTNEED);
 }
 
+void file_map_want(const struct file_map *map, size_t offset, size_t bytes) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), from = offset / page * page;
+    madvise((void *)(map->data + from), offset + bytes - from, MADV_WILLNEED);
+}
+
 int file_read(const char *path, size_t max, char **out, size_t *size, struct error *e) {
     size_t expected;
     int fd = open_regular(path, &expected, e);

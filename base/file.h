@@ -21,6 +21,8 @@ bool file_map_torn(const void *at);
 /* Tells the kernel that [offset, offset + bytes) was read and may leave memory, with what it mapped around
  * it. Reading it again brings it back. */
 void file_map_drop(const struct file_map *map, size_t offset, size_t bytes);
+/* Tells the kernel that they will be read soon: it begins to read the file, and nobody waits. */
+void file_map_want(const struct file_map *map, size_t offset, size_t bytes);
 
 /* Reads a regular file of at most max bytes; *out is NUL-terminated (not counted in *size) and is
  * the caller's to free(). A larger file is ERR_BAD_FILE naming the limit. */

@@ -42,6 +42,9 @@ const struct config_key config_keys[] = {
      "type of the KV cache; auto = f32 for an f32 model, else f16; q8 takes half of f16"},
     {"kv_memory", CONFIG_BYTES, AT(kv_memory), "0", 0, INT64_MAX, NULL,
      "bytes of KV cache on one rank (K, M, G); 0 = slots times ctx, or half of what is free"},
+    {"memory_fraction", CONFIG_FRACTION, AT(memory_fraction), "0", 0, 1, NULL,
+     "part of a rank's free memory that the model takes: weights, a step's activations and the KV cache; "
+     "0 = 0.9 on GPUs, on CPUs at most half of what the weights leave"},
     {"memory_limit", CONFIG_BYTES, AT(memory_limit), "0", 0, INT64_MAX, NULL,
      "bytes one rank may hold (K, M, G); 0 = what the machine has"},
     {"socket", CONFIG_TEXT, AT(socket), "", 0, 0, NULL,
@@ -155,6 +158,16 @@ static int set_number(int64_t *field, const struct config_key *key, const char *
     return 0;
 }
 
+static int set_fraction(double *field, const struct config_key *key, const char *value,
+                        struct error *e) {
+    char *end;
+    double number = strtod(value, &end);
+    if (end == value || *end != '\0' || !(number >= 0 && number <= 1))
+        return refuse(e, key, "a number from 0 to 1", value);
+    *field = number;
+    return 0;
+}
+
 static int set_bool(bool *field, const struct config_key *key, const char *value, struct error *e) {
     static const char *const words[][2] = {
         {"false", "true"}, {"no", "yes"}, {"off", "on"}, {"0", "1"}};
@@ -220,6 +233,7 @@ int config_set(struct daemon_config *config, const struct config_key *key, const
     case CONFIG_INT:
     case CONFIG_BYTES:
     case CONFIG_MODE: return set_number(field, key, value, e);
+    case CONFIG_FRACTION: return set_fraction(field, key, value, e);
     case CONFIG_BOOL: return set_bool(field, key, value, e);
     case CONFIG_USERS:
     case CONFIG_GROUPS: return set_ids(field, key, value, e);

@@ -25,6 +25,7 @@ struct daemon_config {
     char *model, *device, *kv_type;
     int64_t init, tp, threads, ctx, slots, max_queue, step_tokens, train_share, keep_results, kv_memory;
     int64_t memory_limit;
+    double memory_fraction;
     bool debug_alias;
     char *socket, *socket_group, *state_dir, *data_dir;
     char *listen, *api_key, *model_name, *chat_template;
@@ -41,6 +42,7 @@ enum config_kind {
     CONFIG_CHOICE, /* one of the words in `choices` */
     CONFIG_INT,
     CONFIG_BYTES, /* an integer with K, M or G */
+    CONFIG_FRACTION, /* a number from 0 to 1 */
     CONFIG_MODE,  /* octal */
     CONFIG_BOOL,
     CONFIG_USERS, /* numbers or names, separated by spaces or commas */

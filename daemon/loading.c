@@ -120,6 +120,7 @@ static int start_engine(struct server *server, struct error *e) {
         .step_rows = (int32_t)config->step_tokens,
         .kv_type = kv_type_from_name(config->kv_type), /* -1 for "auto" */
         .kv_memory = (size_t)config->kv_memory,
+        .memory_fraction = config->memory_fraction,
         .memory_limit = (size_t)config->memory_limit,
         .deadline_ms = (int)config->device_timeout_s * 1000,
         .debug_alias = config->debug_alias,

@@ -281,6 +281,14 @@ void store_drop(const struct store *store, const struct store_tensor *tensor, si
     if (map) file_map_drop(map, (size_t)(tensor->data - map->data) + offset, bytes);
 }
 
+void store_want(const struct store *store, const struct store_tensor *tensor, size_t offset,
+                size_t bytes) {
+    if (offset >= tensor->bytes) return;
+    if (bytes > tensor->bytes - offset) bytes = tensor->bytes - offset;
+    const struct file_map *map = map_of(store, tensor->data);
+    if (map) file_map_want(map, (size_t)(tensor->data - map->data) + offset, bytes);
+}
+
 int store_file_torn(const char *path, const char *tensor, struct error *e) {
     return error_bad_file(e, path, tensor ? "tensor" : NULL, tensor,
                           "%s%s cannot be read: the file became shorter while it was in use, or the "

@@ -56,5 +56,9 @@ int store_file_torn(const char *path, const char *tensor, struct error *e);
 /* Lets the pages of bytes at data (inside a tensor's data) leave memory. */
 void store_drop(const struct store *store, const struct store_tensor *tensor, size_t offset,
                 size_t bytes);
+/* Lets the kernel begin to read them, while the caller is busy with others. What lies behind the tensor's
+ * end is not asked for. */
+void store_want(const struct store *store, const struct store_tensor *tensor, size_t offset,
+                size_t bytes);
 
 #endif

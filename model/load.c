@@ -6,8 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Rows go over in pieces of about this many file bytes, and the pages are let go after each, so that
- * loading needs little more memory than what is loaded. */
+/* Rows go over in pieces of about this many file bytes. The kernel reads the next piece from the file
+ * meanwhile; the pages are let go after each, so that loading needs little more memory than what is
+ * loaded. */
 enum { PIECE_BYTES = 8 << 20 };
 
 /* Where a shard's rows lie in a file: row i of a run begins at first + i * step (rows). */
@@ -26,9 +27,12 @@ static void put_run(struct shard *s, const struct store *store, const struct sto
     }
     int32_t piece = (int32_t)(PIECE_BYTES / stride);
     if (piece < 1) piece = 1;
+    if (run.step == 1) store_want(store, t, (size_t)run.from * row_bytes, (size_t)piece * stride);
     for (int32_t i = 0; i < run.n; i += piece) {
-        int32_t n = run.n - i < piece ? run.n - i : piece;
+        int32_t n = run.n - i < piece ? run.n - i : piece, next = run.n - i - n;
         size_t at = ((size_t)run.from + (size_t)i * (size_t)run.step) * row_bytes;
+        if (next > piece) next = piece;
+        if (run.step == 1) store_want(store, t, at + (size_t)n * stride, (size_t)next * stride);
         s->ctx->ops->weight_put(s->ctx, w, run.to + i, n, t->data + at + col_offset, stride);
         if (run.step == 1) store_drop(store, t, at, (size_t)n * row_bytes);
     }
@@ -61,6 +65,8 @@ static int put_matrix(struct shard *s, const struct store *store, const struct s
         return check_read(s, t, e);
     }
     int32_t half = s->config->head_dim / 2;
+    if (!s->ctx->ops->counts_only)
+        store_want(store, t, (size_t)row0 * row_bytes, (size_t)(row1 - row0) * row_bytes);
     for (int32_t at = row0; at < row1; at += half) {
         int32_t odd = (at / half) % 2, head = at - odd * half;
         put_run(s, store, t, out, (struct row_run){at - row0, half, head + odd, 2}, row_bytes,

@@ -165,6 +165,16 @@ int plan_rank(struct rank_cost *out, const struct plan_question *q, int rank, st
     return err;
 }
 
+int plan_shard(struct mem_use *out, const struct model *model, const struct shard_plan *split,
+               const struct shard_options *serving, int rank, struct error *e) {
+    struct rehearsal r;
+    int err = open_rehearsal(&r, model, split, serving, rank, e);
+    if (err) return err;
+    *out = kernels_plan_counts(r.ctx)->use;
+    close_rehearsal(&r);
+    return 0;
+}
+
 static void count_tensors(struct trainee_cost *out, const struct trainee *t) {
     struct train_tensor tensor;
     out->whole_floats = out->largest_floats = 0;

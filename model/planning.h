@@ -34,6 +34,10 @@ struct plan_question {
 
 int plan_rank(struct rank_cost *out, const struct plan_question *q, int rank, struct error *e);
 
+/* What a rank holds once its shard is loaded (the KV cache as `serving` has it). */
+int plan_shard(struct mem_use *out, const struct model *model, const struct shard_plan *split,
+               const struct shard_options *serving, int rank, struct error *e);
+
 /* What trainee_new takes beside the serving shard. */
 struct trainee_cost {
     size_t bytes;        /* on the rank that takes most */

@@ -352,8 +352,12 @@ static int settle(struct engine *engine, struct error *e) {
     const struct runner_ops *ops = engine->runner->ops;
     size_t block_bytes =
         ops->kv_block_bytes(engine->runner, sizes->shard.block_size, sizes->shard.kv_type);
-    int err = engine_sizes_fit(sizes, &engine->options, engine->runner, block_bytes,
-                               ops->memory_left(engine->runner), e);
+    double fraction = engine_memory_fraction(&engine->options);
+    size_t left = 0;
+    int err = 0;
+    if (fraction > 0) err = ops->cache_room(engine->runner, &sizes->shard, fraction, &left, e);
+    else left = ops->memory_left(engine->runner);
+    if (!err) err = engine_sizes_fit(sizes, &engine->options, engine->runner, block_bytes, left, e);
     if (err) return err;
     engine->limits.ctx = sizes->ctx;
     const struct sched_limits limits = {.slots = sizes->slots,

@@ -1,5 +1,6 @@
 #include "serve/runner.h"
 
+#include "model/planning.h"
 #include "ranks/ranks.h"
 
 #include <stdlib.h>
@@ -45,6 +46,37 @@ static size_t runner_memory_left(struct runner *r) {
     size_t weights = model_weight_bytes(self->model) / (size_t)self->options.n;
     weights += weights / 20; /* parts are not quite even */
     return left > weights ? left - weights : 0;
+}
+
+static int no_room(struct rank_runner *self, int rank, double fraction, size_t needed, size_t left,
+                   struct error *e) {
+    int err = error_set(e, ERR_MEMORY,
+                        "rank %d on %s: the weights and the activations of a step need %.1f MiB, and "
+                        "%.2f of what is free (memory_fraction) is %.1f MiB: raise tp, or lower "
+                        "step_tokens",
+                        rank, ranks_device_name(self->ranks, rank), (double)needed / (1 << 20), fraction,
+                        (double)left / (1 << 20));
+    error_note_number(e, "needed", (int64_t)needed);
+    error_note_number(e, "free", (int64_t)left);
+    return err;
+}
+
+static int runner_cache_room(struct runner *r, const struct shard_options *options, double fraction,
+                             size_t *out, struct error *e) {
+    struct rank_runner *self = self_of(r);
+    struct shard_options planned = *options;
+    planned.kv_blocks = 1;
+    *out = SIZE_MAX;
+    for (int rank = 0; rank < self->options.n; rank++) {
+        struct mem_use use;
+        int err = plan_shard(&use, self->model, &self->plan, &planned, rank, e);
+        if (err) return err;
+        size_t left = (size_t)(fraction * (double)ranks_memory_left(self->ranks, rank));
+        size_t needed = mem_used(&use) - use.bytes[MEM_KV];
+        if (needed >= left) return no_room(self, rank, fraction, needed, left, e);
+        if (left - needed < *out) *out = left - needed;
+    }
+    return 0;
 }
 
 struct load_order {
@@ -113,6 +145,7 @@ static const struct runner_ops rank_runner_ops = {
     .start = runner_start,
     .kv_block_bytes = runner_kv_block_bytes,
     .memory_left = runner_memory_left,
+    .cache_room = runner_cache_room,
     .load = runner_load,
     .forward = runner_forward,
     .unload = runner_unload,

@@ -17,6 +17,10 @@ struct runner_ops {
     /* Bytes a rank may still use, its weights not counted; 0 when the weights alone are too much.
      */
     size_t (*memory_left)(struct runner *r);
+    /* Bytes of KV cache that each rank has room for when `fraction` of its memory is the model's: what
+     * the plan of a shard with these options leaves. ERR_MEMORY when that is nothing. Before load. */
+    int (*cache_room)(struct runner *r, const struct shard_options *options, double fraction,
+                      size_t *out, struct error *e);
     /* Driver only: loads the shards on all ranks; runs a step on them, its logits are there on
      * return; frees the shards. After a failed forward the next one starts clean. */
     int (*load)(struct runner *r, const struct shard_options *options, struct error *e);

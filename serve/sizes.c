@@ -82,8 +82,15 @@ static size_t activation_bytes(const struct shard_options *s, const struct model
     return floats * sizeof(float);
 }
 
+double engine_memory_fraction(const struct engine_options *options) {
+    enum { GPU_PERCENT = 90 };
+    if (options->memory_fraction > 0) return options->memory_fraction;
+    return options->n_gpus > 0 ? GPU_PERCENT / 100.0 : 0;
+}
+
 /* How many blocks the cache may have of the `fits` that there is memory for. What was not asked for
- * leaves half of it to others (fine-tune jobs), as long as one sequence fits. */
+ * leaves half of it to others (fine-tune jobs), as long as one sequence fits; a memory_fraction says itself
+ * what is left to them. */
 static int64_t blocks_allowed(const struct engine_sizes *sizes, const struct engine_options *options,
                               size_t block_bytes, int64_t fits) {
     int64_t one = sizes->shard.max_blocks, all = (int64_t)sizes->slots * one;
@@ -91,6 +98,7 @@ static int64_t blocks_allowed(const struct engine_sizes *sizes, const struct eng
         int64_t asked = (int64_t)(options->kv_memory / block_bytes);
         return asked < fits ? asked : fits;
     }
+    if (engine_memory_fraction(options) > 0) return all < fits ? all : fits;
     int64_t half = fits / 2 > one ? fits / 2 : fits < one ? fits : one;
     return all < half ? all : half;
 }
@@ -99,9 +107,10 @@ int engine_sizes_fit(struct engine_sizes *sizes, const struct engine_options *op
                      const struct runner *runner, size_t block_bytes, size_t memory_left,
                      struct error *e) {
     struct shard_options *s = &sizes->shard;
-    size_t other = activation_bytes(s, runner->config);
+    bool planned = engine_memory_fraction(options) > 0;
+    size_t other = planned ? 0 : activation_bytes(s, runner->config), room = memory_left;
     /* A fifth stays free: for what the sum above does not know. */
-    size_t room = memory_left > other ? (memory_left - other) / 5 * 4 : 0;
+    if (!planned) room = memory_left > other ? (memory_left - other) / 5 * 4 : 0;
     int64_t blocks = blocks_allowed(sizes, options, block_bytes, (int64_t)(room / block_bytes));
     if (blocks < s->max_blocks && options->ctx == 0 && blocks > 0) {
         s->max_blocks = (int32_t)blocks;
@@ -110,13 +119,16 @@ int engine_sizes_fit(struct engine_sizes *sizes, const struct engine_options *op
         s->max_seqs = min_i32(s->max_seqs, s->max_rows);
     }
     if (blocks < s->max_blocks) {
-        int64_t needed = (int64_t)((size_t)s->max_blocks * block_bytes / 4 * 5 + other);
+        size_t cache = (size_t)s->max_blocks * block_bytes;
+        int64_t needed = (int64_t)(planned ? cache : cache / 4 * 5 + other);
         int err =
             error_set(e, ERR_MEMORY,
                       "a context of %d positions needs %.1f MiB a rank beside the weights and "
                       "%.1f MiB are left%s: lower ctx, raise tp or choose a smaller KV type",
                       sizes->ctx, (double)needed / (1 << 20), (double)memory_left / (1 << 20),
-                      options->kv_memory ? " (kv_memory allows less)" : "");
+                      options->kv_memory ? " (kv_memory allows less)"
+                      : planned          ? " of memory_fraction"
+                                         : "");
         error_note_number(e, "needed", needed);
         error_note_number(e, "free", (int64_t)memory_left);
         return err;

@@ -16,8 +16,11 @@ struct engine_sizes {
  * model's positions do not reach. */
 int engine_sizes_ask(struct engine_sizes *out, const struct engine_options *options,
                      const struct runner *runner, struct error *e);
-/* Fits the KV cache into memory_left bytes a rank: kv_memory, or else slots * ctx positions in at
- * most half of the memory; at least one whole context; a ctx that was not asked for shrinks to what
+/* The part of a rank's memory that the model may take; 0: no such part was asked for. */
+double engine_memory_fraction(const struct engine_options *options);
+/* Fits the KV cache into memory_left bytes a rank (with a fraction: all of it, they are the cache's own):
+ * kv_memory, or else slots * ctx positions, without a fraction in at most half of the memory; at
+ * least one whole context; a ctx that was not asked for shrinks to what
  * fits. ERR_MEMORY with needed and free. */
 int engine_sizes_fit(struct engine_sizes *sizes, const struct engine_options *options,
                      const struct runner *runner, size_t block_bytes, size_t memory_left,

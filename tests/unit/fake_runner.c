@@ -55,6 +55,14 @@ static size_t fake_memory_left(struct runner *r) {
     return ((struct fake_runner *)r)->memory_left;
 }
 
+static int fake_cache_room(struct runner *r, const struct shard_options *options, double fraction,
+                           size_t *out, struct error *e) {
+    (void)options;
+    (void)e;
+    *out = (size_t)(fraction * (double)((struct fake_runner *)r)->memory_left);
+    return 0;
+}
+
 static int fake_load(struct runner *r, const struct shard_options *options, struct error *e) {
     struct fake_runner *self = (struct fake_runner *)r;
     while (atomic_load(&self->closed)) {
@@ -127,6 +135,7 @@ static const struct runner_ops fake_ops = {
     .start = fake_start,
     .kv_block_bytes = fake_kv_block_bytes,
     .memory_left = fake_memory_left,
+    .cache_room = fake_cache_room,
     .load = fake_load,
     .forward = fake_forward,
     .unload = fake_unload,

@@ -63,6 +63,9 @@ static void a_wrong_line_is_named(void **state) {
     refused("tp = 2x\n", ":1:", "integer");
     refused("max_message = 99999999999G\n", ":1:", "max_message");
     refused("max_message = 5Q\n", ":1:", "max_message");
+    refused("memory_fraction = 1.5\n", ":1:", "a number from 0 to 1");
+    refused("memory_fraction = nan\n", ":1:", "a number from 0 to 1");
+    refused("memory_fraction = 0.5x\n", ":1:", "a number from 0 to 1");
     refused("socket_mode = 999\n", ":1:", "octal");
     refused("log_level = loud\n", ":1:", "error|warn|info|debug");
     refused("log_json = maybe\n", ":1:", "true or false");

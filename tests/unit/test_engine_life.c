@@ -319,9 +319,10 @@ static void stopping_cancels_all_waiting_live_and_held(void **state) {
     assert_int_equal(atomic_load(&joined), 1);
 }
 
-static int start_error(size_t memory_left, int32_t ctx, struct error *e, int32_t *ctx_out,
-                       int32_t *blocks_out) {
+static int start_with(double fraction, size_t memory_left, int32_t ctx, struct error *e,
+                      int32_t *ctx_out, int32_t *blocks_out) {
     struct engine_options options = fake_options(4, 0);
+    options.memory_fraction = fraction;
     struct engine *engine;
     struct engine_stats stats;
     options.ctx = ctx;
@@ -334,6 +335,23 @@ static int start_error(size_t memory_left, int32_t ctx, struct error *e, int32_t
     *blocks_out = stats.kv_blocks;
     fake_engine_finish(engine);
     return 0;
+}
+
+static int start_error(size_t memory_left, int32_t ctx, struct error *e, int32_t *ctx_out,
+                       int32_t *blocks_out) {
+    return start_with(0, memory_left, ctx, e, ctx_out, blocks_out);
+}
+
+static void the_cache_gets_all_that_a_memory_fraction_leaves(void **state) {
+    (void)state;
+    struct error e = {0};
+    int32_t ctx, blocks;
+    assert_int_equal(start_with(0.5, 2 * 7 * FAKE_BLOCK_BYTES, 7 * 32, &e, &ctx, &blocks), 0);
+    assert_int_equal(blocks, 7);
+    assert_int_equal(start_with(0.5, 2 * 7 * FAKE_BLOCK_BYTES, 8 * 32, &e, &ctx, &blocks), -ERR_MEMORY);
+    assert_non_null(strstr(e.message, "memory_fraction"));
+    assert_int_equal(start_with(1, (size_t)1 << 30, 100, &e, &ctx, &blocks), 0);
+    assert_int_equal(blocks, 4 * 4); /* what all slots can use */
 }
 
 static void the_cache_is_as_large_as_wished_or_as_memory_allows(void **state) {
@@ -374,6 +392,7 @@ int main(void) {
         cmocka_unit_test(stopping_gives_a_load_up_without_failing),
         cmocka_unit_test(draining_serves_all_and_takes_no_more),
         cmocka_unit_test(stopping_cancels_all_waiting_live_and_held),
+        cmocka_unit_test(the_cache_gets_all_that_a_memory_fraction_leaves),
         cmocka_unit_test(the_cache_is_as_large_as_wished_or_as_memory_allows),
     };
     return cmocka_run_group_tests(tests, fake_engine_setup, fake_engine_teardown);
