@@ -52,7 +52,7 @@ static int no_room(struct rank_runner *self, int rank, double fraction, size_t n
                    struct error *e) {
     int err = error_set(e, ERR_MEMORY,
                         "rank %d on %s: the weights and the activations of a step need %.1f MiB, and "
-                        "%.2f of what is free (memory_fraction) is %.1f MiB: raise tp, or lower "
+                        "%g of what is free (memory_fraction) is %.1f MiB: raise tp, or lower "
                         "step_tokens",
                         rank, ranks_device_name(self->ranks, rank), (double)needed / (1 << 20), fraction,
                         (double)left / (1 << 20));

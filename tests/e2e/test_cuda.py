@@ -40,7 +40,8 @@ def refused(start, *flags, code=78, **options):
 
 @simulated
 def test_a_model_that_is_over_its_part_of_the_memory_is_refused_with_figures(start):
-    log = refused(start, "--device", "cuda:0", "--memory-fraction", "0.00001", model=ALDER, env=gpus())
+    log = refused(start, "--device", "cuda:0", "--memory-fraction", "0.00001", code=75, model=ALDER,
+                  env=gpus())
     assert "MiB" in log and "memory_fraction" in log, log
 
 
