@@ -32,6 +32,7 @@ static const struct error_class classes[ERR_KIND_COUNT] = {
     [ERR_IO] = {ERR_IO, -32011, "io_error", 500, "server_error", EXIT_IO},
     [ERR_USAGE] = {ERR_USAGE, -32012, "usage", 400, "invalid_request_error", EXIT_USAGE},
     [ERR_CONFIG] = {ERR_CONFIG, -32013, "bad_config", 500, "server_error", EXIT_BAD_CONFIG},
+    [ERR_NO_MODEL] = {ERR_NO_MODEL, -32019, "no_model", 503, "server_error", EXIT_BUSY},
     [ERR_NO_KEY] = {ERR_NO_KEY, -32014, "invalid_api_key", 401, "authentication_error",
                     EXIT_NOT_PERMITTED},
     [ERR_TIMEOUT] = {ERR_TIMEOUT, -32015, "request_timeout", 408, "invalid_request_error",

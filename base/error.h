@@ -42,6 +42,7 @@ enum error_kind {
     ERR_IO,              /* -32011 reading or writing failed for a reason outside the file's content */
     ERR_USAGE,           /* -32012 command line */
     ERR_CONFIG,          /* -32013 configuration of the daemon */
+    ERR_NO_MODEL,        /* -32019 none is loaded */
     /* What only HTTP tells apart. */
     ERR_NO_KEY,    /* no API key, or a wrong one */
     ERR_TIMEOUT,   /* the client did not end its request */

@@ -37,6 +37,8 @@ int adapters_open(struct server *server, const char *state_dir, struct error *e)
 void adapters_open_files(struct server *server, const struct model *model);
 /* The engine was started: the ranks take them before any request. */
 void adapters_restore(struct server *server);
+/* On a worker, when the ranks have ended: closes all files; names stay, for the next model. */
+void adapters_let_go(struct server *server);
 /* Unloads versions that nothing needs any more. */
 void adapters_sweep(struct server *server);
 /* After the engine has ended. */

@@ -226,6 +226,19 @@ void adapters_restore(struct server *server) {
     }
 }
 
+void adapters_let_go(struct server *server) {
+    struct adapters *all = server->adapters;
+    pthread_mutex_lock(&all->mutex);
+    for (int i = 0; i < SHARD_ADAPTERS; i++) {
+        struct adapter_entry *entry = all->slots[i];
+        if (!entry) continue;
+        adapter_close(entry->adapter);
+        entry->adapter = NULL;
+        entry->state = ADAPTER_LOADING;
+    }
+    pthread_mutex_unlock(&all->mutex);
+}
+
 /* --- unloading ---------------------------------------------------------------------------------------- */
 
 int adapters_begin_unload(struct server *server, struct call *call, struct adapter_entry *entry,

@@ -3,6 +3,7 @@
 #include "base/json.h"
 #include "daemon/methods.h"
 #include "daemon/server.h"
+#include "daemon/unloading.h"
 
 #include <stdlib.h>
 
@@ -13,6 +14,8 @@ enum {
     CONTAINER_BYTES = 320,
     PARAM_SHARE = 256 << 20 /* bytes that the parameters of all live requests may take */
 };
+
+bool call_needs_model(const struct call *call) { return call->method->flags & METHOD_NEEDS_MODEL; }
 
 static struct call *call_new(struct conn *conn, const struct dialect *dialect,
                              const struct method *method, json_t *id, json_t *params,
@@ -33,6 +36,7 @@ static struct call *call_new(struct conn *conn, const struct dialect *dialect,
     conn->n_calls++;
     conn->busy_bytes += call->bytes;
     conn->server->param_bytes += call->memory;
+    if (call_needs_model(call)) call->server->n_model_calls++;
     server_call_begins(call->server);
     return call;
 }
@@ -63,6 +67,10 @@ static void call_free(struct call *call) {
     call_drop_params(call);
     call_unlink(call);
     json_decref(call->id);
+    if (call_needs_model(call)) {
+        server->n_model_calls--;
+        unloading_look(server);
+    }
     free(call);
     if (conn) conn_continue(conn);
     server_call_ends(server);
@@ -183,6 +191,15 @@ static bool unpark(struct call *call) {
     return false;
 }
 
+void calls_refuse_parked(struct server *server, const struct error *e) {
+    while (server->parked) {
+        struct call *call = server->parked;
+        server->parked = call->next_parked;
+        call->next_parked = NULL;
+        call_fail(call, e);
+    }
+}
+
 void calls_unpark(struct server *server) {
     struct call *call = server->parked;
     server->parked = NULL;
@@ -254,8 +271,11 @@ static int check_allowed(const struct conn *conn, const struct method *method, s
         !access_allows(&conn->peer, &config->admin_uid, &config->admin_gid))
         return error_set(e, ERR_NOT_PERMITTED, "%s is for the users of admin_uid and admin_gid",
                          method->name);
-    if ((method->flags & METHOD_WORK) && server->state == SERVER_DRAINING)
+    if ((method->flags & METHOD_WORK) && server_state_ends(server->state))
         return error_set(e, ERR_SHUTTING_DOWN, "the daemon is shutting down and takes no new work");
+    if ((method->flags & METHOD_NEEDS_MODEL) && server_state_lacks_model(server->state))
+        return error_set(e, ERR_NO_MODEL, "no model is loaded%s: model.load (tpctl model load) loads one",
+                         server->state == SERVER_UNLOADING ? " any more" : "");
     if (conn->n_calls < config->max_requests || !(method->flags & METHOD_WORK)) return 0;
     error_set(e, ERR_OVERLOADED,
               "this connection has %lld live requests, the most it may have: wait for answers",

@@ -84,12 +84,15 @@ void call_in_thread(struct call *call, void (*in_thread)(struct call *),
 typedef int call_write_fn(struct call *call, struct json_out *out, struct error *e);
 void call_write(struct call *call, call_write_fn *write);
 void call_cancel(struct call *call);
+bool call_needs_model(const struct call *call);
 
 /* The connection has closed: its requests go on without it, as short as they can. */
 void calls_abandon(struct conn *conn);
 void calls_hold(struct conn *conn, bool hold);
 /* The model is open (or the daemon stops): requests that waited for it go on. */
 void calls_unpark(struct server *server);
+/* It could not be opened. */
+void calls_refuse_parked(struct server *server, const struct error *e);
 int64_t calls_count_parked(const struct server *server);
 
 #endif

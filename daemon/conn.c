@@ -99,7 +99,7 @@ static void on_slow(uv_timer_t *timer) {
 static void set_timer(struct conn *conn) {
     if (conn->closing) return;
     uint64_t slow_ms = (uint64_t)config_of(conn)->slow_client_s * 1000;
-    if (conn->finishing && conn->server->closed) slow_ms = FLUSH_MS;
+    if (conn->finishing && conn->server->state == SERVER_ENDED) slow_ms = FLUSH_MS;
     if (conn->paused || conn->finishing) uv_timer_start(&conn->timer, on_slow, slow_ms, 0);
     else if (conn->unfinished) uv_timer_start(&conn->timer, on_unfinished, slow_ms, 0);
     else if (conn->ended) uv_timer_start(&conn->timer, on_watch, WATCH_MS, WATCH_MS);

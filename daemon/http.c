@@ -204,7 +204,7 @@ static void answer(struct conn *conn) {
     struct message_cost cost;
     struct error e;
     http->answering = true;
-    http->keep_alive = http_should_keep_alive(&http->parser) && !conn->server->closed;
+    http->keep_alive = http_should_keep_alive(&http->parser) && conn->server->state != SERVER_ENDED;
     http->head_only = http->parser.method == HTTP_HEAD;
     http->chunked = http->parser.http_major > 1 ||
                     (http->parser.http_major == 1 && http->parser.http_minor >= 1);

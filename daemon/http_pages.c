@@ -41,14 +41,27 @@ static void have_met(void *arg, const struct error *error) {
     mailbox_post(&health->call->server->mailbox, &health->letter);
 }
 
+static const char *health_name(enum server_state state) {
+    switch (state) {
+    case SERVER_STARTING:
+    case SERVER_LOADING: return "loading";
+    case SERVER_READY: return "ok";
+    case SERVER_UNLOADING:
+    case SERVER_UNLOADED: return "no model";
+    case SERVER_DRAINING:
+    case SERVER_ENDED:
+    case SERVER_STATE_COUNT: break;
+    }
+    return "draining";
+}
+
 void handle_http_health(struct call *call) {
     struct server *server = call->server;
     struct error e;
     if (server->state != SERVER_READY) {
         struct http *http = http_of(call);
         if (http) http->status_out = 503;
-        call_result(call, json_pack("{s:s}", "status", server->state == SERVER_LOADING
-                                                           ? "loading" : "draining"));
+        call_result(call, json_pack("{s:s}", "status", health_name(server->state)));
         return;
     }
     struct health *health = calloc(1, sizeof *health);

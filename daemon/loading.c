@@ -5,6 +5,7 @@
 #include "daemon/notify.h"
 #include "daemon/call.h"
 #include "daemon/training.h"
+#include "daemon/unloading.h"
 #include "text/chat.h"
 
 #include <stdio.h>
@@ -14,6 +15,9 @@
 struct loading {
     uv_work_t work;
     struct server *server;
+    struct daemon_config want;
+    char *path;      /* want.model, when it is ours to give to the server; else NULL */
+    bool other_base; /* than the model before */
     struct devices devices;
     struct model *model;
     struct tokenizer *tokenizer;
@@ -36,9 +40,9 @@ static double ms_since(int64_t start_ns) {
 
 static void open_files(uv_work_t *work) {
     struct loading *l = work->data;
-    const char *path = l->server->config->model;
-    int64_t seed = l->server->config->init;
-    if (devices_choose(&l->devices, l->server->config, &l->error) != 0) return;
+    const char *path = l->want.model;
+    int64_t seed = l->want.init;
+    if (devices_choose(&l->devices, &l->want, &l->error) != 0) return;
     int64_t start = clock_ns();
     int rc = seed < 0 ? model_open(&l->model, path, &l->error)
                       : model_open_new(&l->model, path, (uint64_t)seed, &l->error);
@@ -47,9 +51,24 @@ static void open_files(uv_work_t *work) {
     start = clock_ns();
     if (tokenizer_open(&l->tokenizer, path, &l->error) != 0) return;
     l->tokenizer_ms = ms_since(start);
-    const char *choice = l->server->config->chat_template;
+    const char *choice = l->want.chat_template;
     if (chat_open(&l->chat, path, choice, l->tokenizer, &l->error) != 0) return;
     adapters_open_files(l->server, l->model);
+    if (l->other_base) training_park_queued(l->server);
+}
+
+static void load_failed(struct server *server, const struct error *e) {
+    struct error none;
+    if (!server->was_ready) {
+        server_fail(server, e);
+        return;
+    }
+    log_error("%s", e->message);
+    if (server->state != SERVER_LOADING) return; /* the daemon ends */
+    error_set(&none, ERR_NO_MODEL, "no model is loaded: %s", e->message);
+    calls_refuse_parked(server, &none);
+    server->change.error = *e;
+    unloading_start(server, server->config->drain_timeout_s * 1000);
 }
 
 static void say_ready(struct server *server) {
@@ -72,10 +91,12 @@ static void deliver_state(struct letter *letter) {
     switch (mail->state) {
     case ENGINE_READY:
         if (server->state != SERVER_LOADING) break;
-        server->state = SERVER_READY;
+        server_enter(server, SERVER_READY);
+        server->was_ready = true;
         say_ready(server);
+        model_change_done(server, NULL);
         break;
-    case ENGINE_FAILED: server_fail(server, &mail->error); break;
+    case ENGINE_FAILED: load_failed(server, &mail->error); break;
     case ENGINE_LOADING:
     case ENGINE_STOPPED: break;
     }
@@ -156,30 +177,49 @@ static void on_opened(uv_work_t *work, int status) {
     (void)status;
     struct loading *l = work->data;
     struct server *server = l->server;
+    int rc = l->error.kind == ERR_NONE ? 0 : -1;
+    if (rc == 0 && l->path) {
+        free(server->loaded_path);
+        server->loaded_path = l->path;
+        server->settings = l->want;
+    } else free(l->path);
     server->devices = l->devices;
     server->model = l->model;
     server->tokenizer = l->tokenizer;
     server->chat = l->chat;
-    int rc = l->error.kind == ERR_NONE ? 0 : -1;
     if (rc == 0) say_model(l);
     /* A drain that began meanwhile still serves what waits. */
     if (rc == 0 && (server->state == SERVER_LOADING || server->parked))
         rc = start_engine(server, &l->error);
-    if (rc != 0) server_fail(server, &l->error);
+    if (rc != 0) load_failed(server, &l->error);
     else if (server->engine) calls_unpark(server);
     free(l);
 }
 
-void loading_start(struct server *server) {
+static bool is_same_file(const char *a, const char *b) {
+    char *real_a = realpath(a, NULL), *real_b = realpath(b, NULL);
+    bool same = strcmp(real_a ? real_a : a, real_b ? real_b : b) == 0;
+    free(real_a);
+    free(real_b);
+    return same;
+}
+
+void loading_start(struct server *server, const struct daemon_config *want) {
     struct error e;
     struct loading *l = calloc(1, sizeof *l);
     if (!l) {
         error_set(&e, ERR_MEMORY, "no memory to load a model");
-        server_fail(server, &e);
+        if (want) free(want->model);
+        if (want) model_change_done(server, &e);
+        else server_fail(server, &e);
         return;
     }
     l->server = server;
+    l->want = want ? *want : *server->config;
+    l->path = want ? want->model : NULL;
+    l->other_base = want && !is_same_file(want->model, server->config->model);
     l->work.data = l;
+    server_enter(server, SERVER_LOADING);
     notify_send("STATUS=loading the model");
     uv_queue_work(&server->loop, &l->work, open_files, on_opened);
 }

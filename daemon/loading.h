@@ -5,7 +5,8 @@
 #include "daemon/server.h"
 
 /* Opens model and tokenizer on the worker pool, starts the engine, and says READY when its ranks
- * have loaded. A failure ends the daemon with the exit code of the error. Loop's thread. */
-void loading_start(struct server *server);
+ * have loaded. want: the settings to load with, which become the server's (want->model is taken over), or
+ * NULL: those it has. What a failure leads to is said in lifecycle.h. Loop's thread. */
+void loading_start(struct server *server, const struct daemon_config *want);
 
 #endif

@@ -121,6 +121,18 @@ static const struct param adapter_params[] = {
     END,
 };
 
+static const struct param model_load_params[] = {
+    {"path", PARAM_STRING, false, 0, 0, NULL},
+    {"tp", PARAM_INT, false, 1, PLAN_MAX_RANKS, NULL},
+    {"ctx", PARAM_INT, false, 0, 1 << 24, NULL},
+    END,
+};
+
+static const struct param model_unload_params[] = {
+    {"timeout_s", PARAM_NUMBER, false, 0, 86400, NULL},
+    END,
+};
+
 static const struct param tensor_params[] = {
     {"name", PARAM_STRING, true, 0, 0, NULL},
     END,
@@ -154,6 +166,8 @@ const struct method methods[] = {
     {"tokenize", handle_tokenize, METHOD_NEEDS_MODEL | METHOD_WORK, tokenize_params},
     {"detokenize", handle_detokenize, METHOD_NEEDS_MODEL | METHOD_WORK, detokenize_params},
     {"model.info", handle_model_info, METHOD_NEEDS_MODEL, no_params},
+    {"model.load", handle_model_load, METHOD_ADMIN | METHOD_WORK, model_load_params},
+    {"model.unload", handle_model_unload, METHOD_ADMIN | METHOD_WORK, model_unload_params},
     {"model.merge", handle_model_merge, METHOD_ADMIN | METHOD_NEEDS_MODEL | METHOD_WORK, merge_params},
     {"finetune.submit", handle_finetune_submit, METHOD_ADMIN | METHOD_WORK, NULL},
     {"finetune.list", handle_finetune_list, METHOD_WORK, no_params},

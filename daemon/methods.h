@@ -33,6 +33,9 @@ void handle_model_info(struct call *call);
 void handle_metrics(struct call *call);
 void handle_cancel(struct call *call);
 void handle_shutdown(struct call *call);
+/* methods_model.c */
+void handle_model_load(struct call *call);
+void handle_model_unload(struct call *call);
 /* merge.c */
 void handle_model_merge(struct call *call);
 /* methods_text.c */

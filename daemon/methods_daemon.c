@@ -24,7 +24,10 @@ static json_t *string_json(const char *text) {
 static json_t *model_json(const struct server *server) {
     const struct model *model = server->model;
     if (!model)
-        return json_pack("{s:o, s:n}", "path", string_json(server->config->model), "architecture");
+        return json_pack("{s:o, s:n}", "path",
+                         server_state_lacks_model(server->state) ? json_null()
+                                                                 : string_json(server->config->model),
+                         "architecture");
     return json_pack("{s:o, s:s, s:s}", "path", string_json(model_path(model)), "architecture",
                      arch_name(model_config(model)->arch), "dtype",
                      dtype_info(model_dtype(model))->name);

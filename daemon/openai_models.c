@@ -30,8 +30,9 @@ void handle_openai_models(struct call *call) {
     const struct adapter_entry *entry;
     json_t *list = json_array();
     int slot = 0;
-    json_array_append_new(list, model_json(server, base, NULL));
-    while ((entry = next_loaded(server, &slot)))
+    bool none = server_state_lacks_model(server->state);
+    if (!none) json_array_append_new(list, model_json(server, base, NULL));
+    while (!none && (entry = next_loaded(server, &slot)))
         json_array_append_new(list, model_json(server, entry->name, base));
     call_result(call, json_pack("{s:s, s:o}", "object", "list", "data", list));
 }

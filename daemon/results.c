@@ -18,7 +18,9 @@ static bool same_place(const char *path, const char *real) {
 /* The adapter's name (the caller's to free) or "model"; NULL: nobody uses it. */
 static char *user_of(struct training *t, const char *real) {
     struct adapters *all = t->server->adapters;
-    char *user = same_place(t->server->config->model, real) ? strdup("the model") : NULL;
+    char *model = training_model_path(t);
+    char *user = same_place(model, real) ? strdup("the model") : NULL;
+    free(model);
     pthread_mutex_lock(&all->mutex);
     for (int i = 0; i < SHARD_ADAPTERS && !user; i++)
         if (all->slots[i] && same_place(all->slots[i]->path, real)) user = strdup(all->slots[i]->name);

@@ -8,6 +8,7 @@
 #include "daemon/adapters.h"
 #include "daemon/tcp.h"
 #include "daemon/training.h"
+#include "daemon/unloading.h"
 #include "daemon/version.h"
 #include "text/chat.h"
 
@@ -16,15 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-const char *server_state_name(enum server_state state) {
-    switch (state) {
-    case SERVER_LOADING: return "LOADING";
-    case SERVER_READY: return "READY";
-    case SERVER_DRAINING: return "DRAINING";
-    }
-    return "";
-}
 
 /* --- the end --- */
 
@@ -38,8 +30,8 @@ static void close_connections(struct server *server) {
 
 /* All live requests have ended: nothing keeps the loop but the handles. */
 static void close_all(struct server *server) {
-    if (server->closed) return;
-    server->closed = true;
+    if (server->state == SERVER_ENDED) return;
+    server_enter(server, SERVER_ENDED);
     if (server->engine) {
         engine_stop(server->engine, false);
         engine_join(server->engine);
@@ -52,6 +44,7 @@ static void close_all(struct server *server) {
     uv_close((uv_handle_t *)&server->pipe, NULL);
     tcp_close(server);
     accept_close(server);
+    unloading_close(server);
     uv_close((uv_handle_t *)&server->drain_timer, NULL);
     for (size_t i = 0; i < sizeof server->signals / sizeof *server->signals; i++)
         uv_close((uv_handle_t *)&server->signals[i], NULL);
@@ -73,7 +66,7 @@ static void on_idle_end(uv_timer_t *timer) {
 
 /* The last request may have ended deep inside a handler: the end waits for the next turn. */
 static void end_soon(struct server *server) {
-    if (!server->closed) uv_timer_start(&server->drain_timer, on_idle_end, 0, 0);
+    if (server->state != SERVER_ENDED) uv_timer_start(&server->drain_timer, on_idle_end, 0, 0);
 }
 
 static void on_drain_timeout(uv_timer_t *timer) {
@@ -84,14 +77,22 @@ static void on_drain_timeout(uv_timer_t *timer) {
     if (server->n_calls == 0) end_soon(server);
 }
 
+/* Whoever waits for a load or unload is told that it will not be. */
+static void tell_change(struct server *server) {
+    struct error e;
+    error_set(&e, ERR_SHUTTING_DOWN, "the daemon is shutting down");
+    model_change_done(server, &e);
+}
+
 void server_shutdown(struct server *server, bool drain, int64_t timeout_ms) {
-    if (server->closed) return;
+    if (server->state == SERVER_ENDED) return;
     if (server->state != SERVER_DRAINING) {
         log_info("shutting down%s: %lld live requests", drain ? " after live requests" : "",
                  (long long)server->n_calls);
         notify_send("STOPPING=1\nSTATUS=draining");
+        server_enter(server, SERVER_DRAINING);
+        tell_change(server);
     }
-    server->state = SERVER_DRAINING;
     watches_end(server->training);
     if (!drain) cancel_everything(server);
     if (server->n_calls == 0) end_soon(server);
@@ -137,6 +138,7 @@ static int start_handles(struct server *server, struct error *e) {
         uv_signal_start(&server->signals[i], on_signal, numbers[i]);
     }
     accept_start(server);
+    unloading_init(server);
     uv_pipe_init(&server->loop, &server->pipe, 0);
     server->pipe.data = server;
     /* Bound by hand: uv_pipe_bind would cut a long path without a word. */
@@ -159,7 +161,7 @@ static int run_loop(struct server *server, struct error *e) {
     if (rc == 0) {
         training_listen(server);
         log_info("socket %s", server->listener.path);
-        loading_start(server);
+        loading_start(server, NULL);
     } else {
         server_fail(server, e);
     }
@@ -190,7 +192,8 @@ int server_run(const struct daemon_config *config) {
     struct server *server = calloc(1, sizeof *server);
     if (!server) return EXIT_BUSY;
     signal(SIGPIPE, SIG_IGN);
-    server->config = config;
+    server->settings = *config;
+    server->config = &server->settings;
     accept_limits(server);
     server->started_ns = clock_ns();
     server->state_lock_fd = -1;
@@ -208,6 +211,7 @@ int server_run(const struct daemon_config *config) {
     tokenizer_free(server->tokenizer);
     model_free(server->model);
     free(server->tuning_path);
+    free(server->loaded_path);
     int exit_code = server->exit_code;
     free(server);
     log_info("ended, exit code %d", exit_code);

@@ -7,6 +7,7 @@
 
 #include "daemon/config.h"
 #include "daemon/conn.h"
+#include "daemon/lifecycle.h"
 #include "daemon/device.h"
 #include "daemon/listener.h"
 #include "daemon/mailbox.h"
@@ -21,10 +22,17 @@
 struct training;
 struct chat;
 
-enum server_state { SERVER_LOADING, SERVER_READY, SERVER_DRAINING };
+/* The load or unload that a client asked for. */
+struct model_change {
+    struct call *call; /* NULL: nobody waits */
+    bool load;
+    struct error error; /* why a load turned into an unload */
+};
 
 struct server {
-    const struct daemon_config *config;
+    const struct daemon_config *config; /* settings */
+    struct daemon_config settings;      /* as given to server_run, with what model.load changed */
+    char *loaded_path;                  /* settings.model when model.load named it; owned */
     uv_loop_t loop;
     struct listener listener;
     int state_lock_fd;
@@ -47,10 +55,13 @@ struct server {
     size_t input_bytes;  /* in line buffers of all connections */
     size_t param_bytes;  /* that parameters of live requests take, about */
     int64_t n_calls;     /* live requests, those of closed connections included */
+    int64_t n_model_calls; /* those of them that need the model */
     struct call *parked; /* wait until the model is open, oldest first */
 
-    enum server_state state;
-    bool closed; /* handles are closed; the loop is about to end */
+    enum server_state state; /* server_enter changes it */
+    bool was_ready;          /* once; from then on a load that fails does not end the daemon */
+    struct model_change change;
+    uv_timer_t unload_timer; /* daemon/unloading.c */
     int exit_code;
     int64_t started_ns;
 
@@ -73,7 +84,6 @@ int server_run(const struct daemon_config *config);
 
 /* Ends after live requests (drain), at latest after timeout_ms; without drain cancels them first. */
 void server_shutdown(struct server *server, bool drain, int64_t timeout_ms);
-const char *server_state_name(enum server_state state);
 /* What the daemon cannot live without has failed: says so and ends with that error's exit code. */
 void server_fail(struct server *server, const struct error *e);
 /* The metrics in Prometheus' text form, to be freed; NULL: no memory. */

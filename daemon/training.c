@@ -42,6 +42,7 @@ int training_open(struct server *server, const char *state_dir, struct error *e)
     server->training = t;
     t->server = server;
     t->letter.deliver = deliver_change;
+    pthread_mutex_init(&t->mutex, NULL);
     t->state_dir = realpath(state_dir, NULL);
     if (!t->state_dir) return error_set(e, ERR_IO, "%s: cannot find out where it is", state_dir);
     int rc = choose_data_dir(t, e);
@@ -63,8 +64,9 @@ void training_quiet(struct server *server) {
 /* Any thread. */
 static void on_work(void *user) {
     struct training *t = user;
-    struct engine *engine = atomic_load(&t->engine);
-    if (engine) engine_wake(engine);
+    pthread_mutex_lock(&t->mutex);
+    if (t->engine) engine_wake(t->engine);
+    pthread_mutex_unlock(&t->mutex);
 }
 
 int training_background(struct server *server, int n_threads, struct engine_background *out,
@@ -94,8 +96,47 @@ int training_background(struct server *server, int n_threads, struct engine_back
 
 void training_started(struct server *server) {
     struct training *t = server->training;
-    atomic_store(&t->engine, server->engine);
+    pthread_mutex_lock(&t->mutex);
+    t->engine = server->engine;
+    free(t->model_path);
+    t->model_path = strdup(model_path(server->model));
+    pthread_mutex_unlock(&t->mutex);
     on_work(t); /* it may have been called for before */
+}
+
+struct trainer *training_end(struct server *server) {
+    struct training *t = server->training;
+    struct trainer *trainer = t->trainer;
+    t->trainer = NULL;
+    pthread_mutex_lock(&t->mutex);
+    t->engine = NULL;
+    free(t->model_path);
+    t->model_path = NULL;
+    pthread_mutex_unlock(&t->mutex);
+    return trainer;
+}
+
+char *training_model_path(struct training *t) {
+    pthread_mutex_lock(&t->mutex);
+    char *path = t->model_path ? strdup(t->model_path) : NULL;
+    pthread_mutex_unlock(&t->mutex);
+    return path;
+}
+
+void training_park_queued(struct server *server) {
+    struct jobs *jobs = server->training->jobs;
+    struct job *list;
+    struct error e = {0};
+    size_t n;
+    if (jobs_list(jobs, &list, &n, &e) != 0) {
+        log_warn("jobs that wait for the model before: %s", e.message);
+        return;
+    }
+    for (size_t i = 0; i < n; i++)
+        if (list[i].state == JOB_QUEUED && jobs_move(jobs, list[i].id, JOB_PAUSED, NULL, NULL, &e) == 0)
+            log_info("job %lld is paused: it was meant for the model before; resume it to train this one",
+                     (long long)list[i].id);
+    jobs_list_free(list, n);
 }
 
 void training_wake(struct server *server) {
@@ -113,6 +154,8 @@ void training_close(struct server *server) {
     if (!t) return;
     if (t->trainer) trainer_free(t->trainer);
     jobs_close(t->jobs);
+    pthread_mutex_destroy(&t->mutex);
+    free(t->model_path);
     free(t->state_dir);
     free(t->data_dir);
     free(t);

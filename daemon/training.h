@@ -18,8 +18,10 @@ struct training {
     struct server *server;
     struct jobs *jobs;             /* any thread */
     struct activator activator;    /* the daemon's adapters, for the trainer */
-    struct trainer *trainer;       /* NULL until the model is open */
-    struct engine *_Atomic engine; /* the server's, for threads that wake it */
+    struct trainer *trainer;       /* NULL while no model is open */
+    pthread_mutex_t mutex;         /* of the two below */
+    struct engine *engine;         /* the server's, for threads that wake it; or NULL */
+    char *model_path;              /* of what is served; or NULL */
     char *state_dir, *data_dir;    /* never change; any thread */
     struct letter letter;          /* "something changed", on its way to the loop */
     _Atomic bool posted;
@@ -37,6 +39,13 @@ int training_background(struct server *server, int n_threads, struct engine_back
                         struct error *e);
 /* The engine runs. */
 void training_started(struct server *server);
+/* The model goes: nothing wakes the engine any more. The trainer is the caller's, to be freed when the
+ * engine has ended; NULL when there is none. */
+struct trainer *training_end(struct server *server);
+/* Pauses the jobs that wait: the model that comes is not the one that they were meant for. Any thread. */
+void training_park_queued(struct server *server);
+/* The model's path, the caller's to free; NULL: none is served. Any thread. */
+char *training_model_path(struct training *t);
 /* Something in the queue changed: the trainer looks at it. */
 void training_wake(struct server *server);
 /* Over the last steps; 0 when no job runs. */

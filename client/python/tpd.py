@@ -606,6 +606,16 @@ class Client:
         """What is loaded: architecture, shapes, dtype, bytes a rank."""
         return self.call("model.info")
 
+    def model_load(self, path: Optional[str] = None, tp: Optional[int] = None,
+                   ctx: Optional[int] = None) -> Result:
+        """Loads a model into a daemon that has none; answers as model_info when it serves."""
+        given = {"path": path, "tp": tp, "ctx": ctx}
+        return self.call("model.load", **{k: v for k, v in given.items() if v is not None})
+
+    def model_unload(self, timeout_s: Optional[float] = None) -> Result:
+        """Lets live requests end (for at most timeout_s seconds) and frees the model; the daemon stays."""
+        return self.call("model.unload", **({} if timeout_s is None else {"timeout_s": timeout_s}))
+
     def model_merge(self, adapter: str, out: str) -> Result:
         """Writes the model and an adapter as one model, the Hugging Face directory `out` under state_dir."""
         return self.call("model.merge", adapter=adapter, out=out)

@@ -89,6 +89,13 @@ const struct command commands[] = {
      bench_options, cmd_bench},
     {"model info", "", "Show what is loaded: architecture, shapes, bytes", NULL, NULL,
      cmd_model_info},
+    {"model load", "[PATH]", "Load a model into a daemon that has none",
+     "Without PATH, the one that was unloaded. PATH is a directory or a .gguf file, as the daemon sees it.\n"
+     "Jobs that waited for another model are paused.",
+     model_load_options, cmd_model_load},
+    {"model unload", "", "Let live requests end and free the model's memory; the daemon stays",
+     "Requests are then refused until 'tpctl model load'. A running job is saved and waits.",
+     model_unload_options, cmd_model_unload},
     {"model merge", "ADAPTER OUT", "Write the model and an adapter as one model that needs no adapter",
      "ADAPTER is the name of one, or its directory. OUT, under the daemon's state_dir, must not exist;\n"
      "it becomes a Hugging Face directory: safetensors in the model's own type (quantised: bf16), its\n"

@@ -26,7 +26,9 @@ _tpctl() {
         COMPREPLY=($(compgen -W "$(_tpctl_commands)" -- "$current"))
     elif [[ $command == model && $current != -* ]]; then
         if ((COMP_CWORD == i + 1)); then
-            COMPREPLY=($(compgen -W "info merge" -- "$current"))
+            COMPREPLY=($(compgen -W "info load unload merge" -- "$current"))
+        elif [[ $previous == load ]]; then
+            COMPREPLY=($(compgen -f -- "$current"))
         elif [[ $previous == merge ]]; then
             COMPREPLY=($(compgen -W "$(tpctl adapters --plain 2>/dev/null | cut -f2)" -- "$current"))
         fi

@@ -130,4 +130,4 @@ def test_completion_offers_commands_and_options():
               'COMP_CWORD=$(($# - 1)); _tpctl; echo "${COMPREPLY[@]}"; }; '
               'complete_it tpctl ge; complete_it tpctl generate --top-; complete_it tpctl model ""')
     env = dict(os.environ, PATH=BUILD + ":" + os.environ["PATH"])
-    assert run("bash", "-c", script, cwd=ROOT, env=env) == "generate\n--top-p --top-k\ninfo merge\n"
+    assert run("bash", "-c", script, cwd=ROOT, env=env) == "generate\n--top-p --top-k\ninfo load unload merge\n"

@@ -100,7 +100,7 @@ def test_what_is_not_a_request_is_refused(client, line):
 
 
 def test_an_unknown_method_is_named(client):
-    for method in ["generat", "model.load", "", "x" * 1000]:
+    for method in ["generat", "model.reload", "", "x" * 1000]:
         with pytest.raises(RpcError) as e:
             client.call(method)
         assert e.value.code == -32601 and e.value.data["kind"] == "method_not_found"
