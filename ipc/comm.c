@@ -30,7 +30,7 @@ static void plan_barrier(struct comm *comm) {
 static const struct comm_ops plan_ops = {plan_all_reduce,    plan_exchange,
                                          plan_exchange,      plan_exchange_rows,
                                          plan_exchange_rows, plan_broadcast,
-                                         plan_barrier};
+                                         plan_barrier,       NULL};
 
 int comm_open(struct comm **out, struct comm_world *world, int rank, struct kctx *c,
               struct error *e) {
@@ -91,10 +91,24 @@ static void count_scatter(struct comm *comm, size_t own_bytes) {
     comm->received += (uint64_t)(comm->n - 1) * own_bytes;
 }
 
+static void count_all_reduce(struct comm *comm, int32_t rows, int32_t cols, enum dtype type) {
+    comm->received += 2 * (uint64_t)(comm->n - 1) * bytes_of(rows, cols, type) / (uint64_t)comm->n;
+}
+
 void comm_all_reduce(struct comm *comm, dev_addr x, int32_t rows, int32_t cols, enum dtype type) {
     if (comm->n == 1) return;
-    comm->received += 2 * (uint64_t)(comm->n - 1) * bytes_of(rows, cols, type) / (uint64_t)comm->n;
+    count_all_reduce(comm, rows, cols, type);
     comm->ops->all_reduce(comm, x, rows, cols, type);
+}
+
+void comm_all_reduce_norm(struct comm *comm, const struct comm_norm *norm, int32_t rows, int32_t cols) {
+    const struct comm_norm *a = norm;
+    if (comm->n > 1 && comm->ops->all_reduce_norm && comm->ops->all_reduce_norm(comm, a, rows, cols)) {
+        count_all_reduce(comm, rows, cols, DTYPE_F32);
+        return;
+    }
+    comm_all_reduce(comm, a->y, rows, cols, DTYPE_F32);
+    comm->ctx->ops->add_rmsnorm(comm->ctx, a->out, a->x, a->y, a->scale, a->g, rows, cols, a->eps);
 }
 
 void comm_reduce_scatter(struct comm *comm, dev_addr out, dev_addr x, int32_t rows,

@@ -66,6 +66,14 @@ void comm_force(struct comm *comm, enum comm_algorithm algorithm);
 
 /* x[rows, cols] = sum over ranks, in place. type: f32 or bf16 (summed in fp32). */
 void comm_all_reduce(struct comm *comm, dev_addr x, int32_t rows, int32_t cols, enum dtype type);
+/* x += scale * (sum over ranks of y), then out = x * g / sqrt(mean(x^2) + eps), for each row: an all-reduce
+ * of y and add_rmsnorm of kernels.h, to the bit, and on CUDA one kernel where rows are few. x, y, out
+ * [rows, cols] f32, g [cols]. What y holds afterwards is not said. */
+struct comm_norm {
+    dev_addr y, x, out, g;
+    float scale, eps;
+};
+void comm_all_reduce_norm(struct comm *comm, const struct comm_norm *norm, int32_t rows, int32_t cols);
 /* Rank r ends with out[rows, cols_r]: columns offsets[r] … offsets[r+1]-1 of the sum of all x
  * [rows, offsets[n]]. offsets: host memory, n + 1 entries. out may not overlap x. */
 void comm_reduce_scatter(struct comm *comm, dev_addr out, dev_addr x, int32_t rows,

@@ -91,4 +91,4 @@ static void barrier(struct comm *comm) {
 
 const struct comm_ops comm_cpu_ops = {comm_cpu_all_reduce, reduce_scatter,  all_gather,
                                       reduce_scatter_rows, all_gather_rows, broadcast,
-                                      barrier};
+                                      barrier, NULL};

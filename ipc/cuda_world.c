@@ -266,5 +266,20 @@ static void barrier(struct comm *comm) {
     if (begin(comm, &call, 0, &c)) table_of(comm)->barrier(comm->cuda, c.signature);
 }
 
+/* What a one-shot would take in one piece. */
+static bool all_reduce_norm(struct comm *comm, const struct comm_norm *norm, int32_t rows, int32_t cols) {
+    size_t bytes = (size_t)rows * (size_t)cols * sizeof(float);
+    if (bytes == 0 || bytes > comm->world->staging_bytes || choose(comm, bytes) != COMM_ONE_SHOT)
+        return false;
+    struct call call = {.op = OP_ALL_REDUCE_NORM, .type = DTYPE_F32, .rows = rows, .cols = cols};
+    struct cuda_comm_call c;
+    if (!begin(comm, &call, norm->y, &c)) return true;
+    c.shape.rows = rows;
+    c.shape.offsets[comm->n] = cols;
+    struct cuda_comm_norm n = {norm->y, norm->x, norm->out, norm->g, norm->scale, norm->eps};
+    table_of(comm)->reduce_norm(comm->cuda, &c, &n);
+    return true;
+}
+
 const struct comm_ops comm_cuda_ops = {all_reduce,      reduce_scatter, all_gather, reduce_scatter_rows,
-                                       all_gather_rows, broadcast,      barrier};
+                                       all_gather_rows, broadcast,      barrier,    all_reduce_norm};

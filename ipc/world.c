@@ -134,7 +134,7 @@ struct call comm_call_broadcast(size_t bytes, int root) {
 
 static void call_text(const struct call *call, char *buf, size_t size) {
     static const char *const ops[] = {"all_reduce", "reduce_scatter", "all_gather",
-                                      "reduce_scatter_rows", "all_gather_rows"};
+                                      "reduce_scatter_rows", "all_gather_rows", "all_reduce_norm"};
     static const char *const algorithms[] = {"", ", one-shot", ", two-shot", ", ring"};
     if (call->op == OP_BARRIER) snprintf(buf, size, "barrier");
     else if (call->op == OP_CONNECT)

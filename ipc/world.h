@@ -13,6 +13,7 @@ enum comm_op {
     OP_ALL_GATHER,
     OP_REDUCE_SCATTER_ROWS,
     OP_ALL_GATHER_ROWS,
+    OP_ALL_REDUCE_NORM,
     OP_BROADCAST,
     OP_BARRIER,
     OP_CONNECT /* a step of making the connection between devices */
@@ -83,6 +84,8 @@ struct comm_ops {
                             enum dtype type);
     void (*broadcast)(struct comm *comm, dev_addr x, size_t bytes, int root);
     void (*barrier)(struct comm *comm);
+    /* Optional: false when it does not take this size, on all ranks alike. */
+    bool (*all_reduce_norm)(struct comm *comm, const struct comm_norm *norm, int32_t rows, int32_t cols);
 };
 
 struct comm {

@@ -43,8 +43,8 @@ static struct step_ints upload_ints(struct shard *s, const struct step *step) {
     return out;
 }
 
-/* partial = sum over ranks of x W (+ bias, on the rank that holds it). A rank without columns gives
- * 0. An adapter's part is linear too, so it joins before the sum. */
+/* partial = this rank's part of the sum over ranks of x W (+ bias, on the rank that holds it). A rank
+ * without columns gives 0. An adapter's part is linear too, so it joins before the sum. */
 static void row_parallel(struct shard *s, const struct step *step, int32_t layer, enum matrix m,
                          dev_addr x) {
     const struct kernels *ops = s->ctx->ops;
@@ -54,7 +54,18 @@ static void row_parallel(struct shard *s, const struct step *step, int32_t layer
     if (w->data) ops->linear(s->ctx, &job, 1, x, T);
     else ops->scale(s->ctx, s->partial, (size_t)T * (size_t)s->config->hidden, 0);
     shard_adapters_add(s, step, layer, m, x, s->partial);
-    comm_all_reduce(s->comm, s->partial, T, s->config->hidden, DTYPE_F32);
+}
+
+/* x += the sum over ranks of partial, hidden = the norm g of it. */
+static void reduce_and_norm(struct shard *s, int32_t T, dev_addr g) {
+    const struct model_config *c = s->config;
+    struct comm_norm norm = {.y = s->partial,
+                             .x = s->x,
+                             .out = s->hidden,
+                             .g = g,
+                             .scale = c->residual_multiplier,
+                             .eps = c->norm_eps};
+    comm_all_reduce_norm(s->comm, &norm, T, c->hidden);
 }
 
 static struct kv_view layer_kv(const struct shard *s, int32_t layer) {
@@ -68,7 +79,7 @@ static struct kv_view layer_kv(const struct shard *s, int32_t layer) {
                             .v = k + s->kv_half_bytes};
 }
 
-/* partial = attention of hidden, whole. */
+/* partial = this rank's part of the attention of hidden. */
 static void attention(struct shard *s, const struct step *step, int32_t layer,
                       const struct step_ints *in) {
     const struct model_config *c = s->config;
@@ -95,7 +106,7 @@ static void attention(struct shard *s, const struct step *step, int32_t layer,
     row_parallel(s, step, layer, MAT_O, s->attn);
 }
 
-/* partial = FFN of hidden, whole. */
+/* The same of the FFN. */
 static void ffn(struct shard *s, const struct step *step, int32_t layer) {
     const struct layer_weights *w = &s->layers[layer];
     const struct kernels *ops = s->ctx->ops;
@@ -166,12 +177,11 @@ int model_forward(struct shard *s, const struct step *step, struct error *e) {
     ops->rmsnorm(s->ctx, s->hidden, s->x, s->layers[0].norm[NORM_ATTN], T, c->hidden, c->norm_eps);
     for (int32_t i = 0; i < c->n_layers && !kctx_failed(s->ctx); i++) {
         attention(s, step, i, &in);
-        ops->add_rmsnorm(s->ctx, s->hidden, s->x, s->partial, c->residual_multiplier,
-                         s->layers[i].norm[NORM_FFN], T, c->hidden, c->norm_eps);
+        reduce_and_norm(s, T, s->layers[i].norm[NORM_FFN]);
         ffn(s, step, i);
-        if (i + 1 < c->n_layers)
-            ops->add_rmsnorm(s->ctx, s->hidden, s->x, s->partial, c->residual_multiplier,
-                             s->layers[i + 1].norm[NORM_ATTN], T, c->hidden, c->norm_eps);
+        /* Of the last layer only the rows that are wanted are gone on with. */
+        if (i + 1 < c->n_layers) reduce_and_norm(s, T, s->layers[i + 1].norm[NORM_ATTN]);
+        else comm_all_reduce(s->comm, s->partial, T, c->hidden, DTYPE_F32);
     }
     if (step->n_out > 0 && !kctx_failed(s->ctx)) head(s, step, &in);
     return ops->wait(s->ctx, e);

@@ -47,6 +47,12 @@ struct cuda_comm_call {
     struct cuda_comm_shape shape;
 };
 
+/* What follows an all-reduce of y: x += scale * sum of y, out = rmsnorm(x) with g and eps. */
+struct cuda_comm_norm {
+    dev_addr y, x, out, g;
+    float scale, eps;
+};
+
 struct cuda_comm_table {
     /* --- the world: any thread --- */
     int (*world_new)(struct cuda_comm_world **out, int n, size_t slot_bytes, int deadline_ms,
@@ -93,6 +99,10 @@ struct cuda_comm_table {
     /* Own columns of out [rows, all columns] are at[rank] [rows, own columns]; those of peers likewise. */
     void (*all_gather)(struct cuda_comm *comm, const struct cuda_comm_call *call);
     void (*barrier)(struct cuda_comm *comm, uint32_t signature);
+    /* Rows of at[rank] [shape.rows, offsets[n]] f32, which fit into a slot, summed over the ranks; y of norm
+     * is at[rank]. */
+    void (*reduce_norm)(struct cuda_comm *comm, const struct cuda_comm_call *call,
+                        const struct cuda_comm_norm *norm);
 };
 
 extern const struct cuda_comm_table cuda_comm_table;

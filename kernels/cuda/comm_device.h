@@ -285,5 +285,7 @@ void cuda_comm_ring(struct cuda_comm *comm, const struct cuda_comm_call *call);
 void cuda_comm_reduce_scatter(struct cuda_comm *comm, const struct cuda_comm_call *call);
 void cuda_comm_all_gather(struct cuda_comm *comm, const struct cuda_comm_call *call);
 void cuda_comm_barrier(struct cuda_comm *comm, uint32_t signature);
+void cuda_comm_reduce_norm(struct cuda_comm *comm, const struct cuda_comm_call *call,
+                           const struct cuda_comm_norm *norm);
 
 #endif

@@ -401,6 +401,13 @@ static void barrier(struct cuda_comm *comm, uint32_t signature) {
     cuda_comm_barrier(comm, signature);
 }
 
+static void reduce_norm(struct cuda_comm *comm, const struct cuda_comm_call *call,
+                        const struct cuda_comm_norm *norm) {
+    if (!cuda_begin(&comm->ctx->base)) return;
+    if (!comm->team.region[0]) take_regions(comm);
+    cuda_comm_reduce_norm(comm, call, norm);
+}
+
 extern "C" {
 const struct cuda_comm_table cuda_comm_table = {
     world_new,          world_free,        world_abort,
@@ -411,5 +418,5 @@ const struct cuda_comm_table cuda_comm_table = {
     comm_connect,       with_regions<cuda_comm_one_shot>,
     with_regions<cuda_comm_two_shot>,      with_regions<cuda_comm_ring>,
     with_regions<cuda_comm_reduce_scatter>, with_regions<cuda_comm_all_gather>,
-    barrier};
+    barrier,            reduce_norm};
 }

@@ -1,6 +1,7 @@
 /* Operations on rows: embedding, norms, rotary positions, activations. None reuses what it reads, so the
  * bytes are the floor of their time. */
 #include "kernels/cuda/four.h"
+#include "kernels/cuda/norm.h"
 #include "kernels/cuda/quant.h"
 
 /* --- embedding -------------------------------------------------------------------------------------- */
@@ -42,39 +43,22 @@ void cuda_embed(struct kctx *base, dev_addr out, const struct weight *table, dev
 
 /* --- norms ------------------------------------------------------------------------------------------ */
 
-/* A block for each row; x += scale * y first where there is a y. The second pass finds the row in the
- * first-level cache. Bytes: 8 * T * d (with y: 16 * T * d). FLOPs: 4 (6) * T * d. */
+/* A block for each row; x += scale * y first where there is a y. Bytes: 8 * T * d (with y: 16 * T * d).
+ * FLOPs: 4 (6) * T * d. */
 __global__ void k_rmsnorm(ptr<float> out, ptr<float> x, ptr<const float> y, float scale,
                           ptr<const float> g, int32_t d, float eps, bool whole) {
     SHARED(float, scratch, WARP_SIZE);
     int64_t at = (int64_t)blockIdx.x * d;
-    int32_t first = 4 * (int32_t)threadIdx.x, step = 4 * (int32_t)blockDim.x;
-    float sum = 0;
-    for (int32_t i = first; i < d; i += step) {
-        float4 v = load_four(x + at, i, d, whole);
-        if (y) {
-            float4 a = load_four(y + at, i, d, whole);
-            v = make_float4(fmaf(scale, a.x, v.x), fmaf(scale, a.y, v.y), fmaf(scale, a.z, v.z),
-                            fmaf(scale, a.w, v.w));
-            store_four(x + at, i, d, whole, v);
-        }
-        sum = fmaf(v.x, v.x, fmaf(v.y, v.y, fmaf(v.z, v.z, fmaf(v.w, v.w, sum))));
-    }
-    sum = block_sum(sum, scratch);
-    float r = 1.0f / sqrtf(sum / (float)d + eps);
-    for (int32_t i = first; i < d; i += step) {
-        float4 v = load_four(x + at, i, d, whole), w = load_four(g, i, d, whole);
-        v = make_float4(v.x * r * w.x, v.y * r * w.y, v.z * r * w.z, v.w * r * w.w);
-        store_four(out + at, i, d, whole, v);
-    }
+    bool add = (bool)y;
+    auto part = [&](int32_t i) { return load_four(y + at, i, d, whole); };
+    norm_row(out + at, x + at, add, part, scale, g, d, eps, whole, scratch);
 }
 
 static void norm(struct kctx *base, dev_addr out, dev_addr x, dev_addr y, float scale, dev_addr g,
                  int32_t T, int32_t d, float eps, const char *what) {
     if (T <= 0 || d <= 0 || !cuda_begin(base)) return;
     struct cuda_context *c = cuda_of(base);
-    unsigned threads = (unsigned)align_to((size_t)(d + 3) / 4, WARP_SIZE);
-    if (threads > 512) threads = 512;
+    unsigned threads = norm_threads(d);
     bool whole = d % 4 == 0 && (out | x | y | g) % 16 == 0;
     LAUNCH(k_rmsnorm, (unsigned)T, threads, 0, c->stream, ptr<float>(out), ptr<float>(x),
            ptr<const float>(y), scale, ptr<const float>(g), d, eps, whole);

@@ -624,6 +624,52 @@ static void a_kernel_that_comes_after_an_abort_touches_nothing(void **) {
     assert_string_equal(cusim::last_fault().c_str(), "");
 }
 
+/* All rows of three calls, one behind the other, as every rank has them in the end: fused or not. */
+static std::vector<std::vector<float>> norms(int n, int cols, bool fused, int n_devices) {
+    enum { CALLS = 3, MOST = 4 };
+    std::vector<std::vector<float>> got(n);
+    with_world(ON_CUDA, n, DEADLINE_MS, [&](end &me) {
+        const struct kernels *k = me.ctx->ops;
+        dev_addr x = buffer(me, MOST * cols * 4), g = buffer(me, cols * 4);
+        uint64_t same = 7;
+        std::vector<float> gain(cols), start(MOST * cols), y(MOST * cols);
+        for (float &v : gain) v = (float)below(&same, 1000) / 500.0f;
+        for (float &v : start) v = (float)below(&same, 1000) / 100.0f - 5.0f;
+        k->upload(me.ctx, g, gain.data(), gain.size() * 4);
+        k->upload(me.ctx, x, start.data(), start.size() * 4);
+        got[me.rank].resize(2 * CALLS * MOST * cols);
+        for (int i = 0; i < CALLS; i++) {
+            int rows = i == 1 ? MOST : 1;
+            uint64_t random = seed() + (uint64_t)(31 * me.rank + i);
+            for (float &v : y) v = (float)below(&random, 100000) / (float)(1 + below(&random, 5000));
+            k->upload(me.ctx, me.x, y.data(), y.size() * 4);
+            struct comm_norm norm = {me.x, x, me.out, g, 0.75f, 1e-5f};
+            if (fused) comm_all_reduce_norm(me.comm, &norm, rows, cols);
+            else {
+                comm_all_reduce(me.comm, me.x, rows, cols, DTYPE_F32);
+                k->add_rmsnorm(me.ctx, me.out, x, me.x, norm.scale, g, rows, cols, norm.eps);
+            }
+            float *to = &got[me.rank][2 * i * MOST * cols];
+            k->download(me.ctx, to, me.out, (size_t)rows * cols * 4);
+            k->download(me.ctx, to + MOST * cols, x, (size_t)MOST * cols * 4);
+        }
+        struct error e;
+        CHECK(k->wait(me.ctx, &e) == 0);
+    }, n_devices);
+    return got;
+}
+
+static void a_fused_norm_gives_the_bits_of_its_parts(void **) {
+    for (int n = 1; n <= 8; n++) {
+        int cols = n % 2 ? 60 : 37, devices = n == 6 ? 2 : 8; /* 4 rows of them fit into a slot */
+        std::vector<std::vector<float>> fused = norms(n, cols, true, devices), parts = norms(n, cols, false, devices);
+        for (int r = 0; r < n; r++) {
+            assert_memory_equal(fused[r].data(), parts[r].data(), parts[r].size() * 4);
+            assert_memory_equal(fused[r].data(), fused[0].data(), fused[0].size() * 4);
+        }
+    }
+}
+
 /* The numbers of meetings live on the devices, so a graph can be launched again and again. */
 static void captured_calls_go_on_counting(void **) {
     devices d(2);
@@ -676,6 +722,7 @@ int main() {
         T(kernels_of_different_calls_do_not_wait_for_each_other),
         T(a_kernel_that_comes_after_an_abort_touches_nothing),
         T(captured_calls_go_on_counting),
+        T(a_fused_norm_gives_the_bits_of_its_parts),
 #ifdef TPD_CUSIM
         T(without_peer_access_it_goes_through_host_memory),
         T(peer_access_that_loses_data_is_not_used),
