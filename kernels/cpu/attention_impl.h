@@ -18,10 +18,10 @@ struct attention_room {
     float *max, *total; /* [query] */
 };
 
-/* Positions from … to-1, each `at` elements into the caches. */
+/* Positions from … to-1, each `at` elements into the caches; then n_next that are wanted afterwards. */
 struct kv_tile {
-    int32_t from, to;
-    int64_t at[ATTENTION_TILE];
+    int32_t from, to, n_next;
+    int64_t at[ATTENTION_TILE], next[ATTENTION_TILE];
 };
 
 static struct attention_room attention_layout(int32_t e, int32_t n_heads, float *scratch) {
@@ -60,6 +60,14 @@ INLINE vf widen(enum dtype type, const void *cache, int64_t at, int32_t n) {
     return widen_all(type, some, 0);
 }
 
+/* Asks for a vector that the next tile wants: blocks lie anywhere, so the hardware does not foresee it. */
+INLINE void fetch(enum dtype type, const void *cache, int64_t at, int32_t e) {
+    int64_t size = type == DTYPE_F32 ? 4 : 2;
+    const char *from = (const char *)cache + (type == DTYPE_Q8_0 ? at / 32 * 34 : at * size);
+    int64_t bytes = type == DTYPE_Q8_0 ? e / 32 * 34 : e * size;
+    for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(from + b);
+}
+
 INLINE void load_keys(enum dtype type, const struct attention_room *a, const void *cache,
                       const int64_t *at, int32_t n) {
     for (int32_t p = 0; p < n; p += LANES)
@@ -90,8 +98,21 @@ INLINE void load_values(enum dtype type, const struct attention_room *a, const v
 
 INLINE void load_type(enum dtype type, const struct attention_room *a,
                       const struct attention_job *job, const struct kv_tile *tile) {
+    for (int32_t p = 0; p < tile->n_next; p++) fetch(type, job->k, tile->next[p], a->e);
     load_keys(type, a, job->k, tile->at, tile->to - tile->from);
+    for (int32_t p = 0; p < tile->n_next; p++) fetch(type, job->v, tile->next[p], a->e);
     load_values(type, a, job->v, tile->at, tile->to - tile->from);
+}
+
+/* Where n positions of the unit's KV head from `from` on lie in the caches. */
+static void place(const struct attention_job *job, const struct attention_unit *u, int32_t from,
+                  int32_t n, int64_t *at) {
+    const struct kv_view *kv = job->kv;
+    const int32_t *table = job->blocks + (int64_t)job->seq[u->row] * job->max_blocks;
+    for (int32_t p = from; p < from + n; p++) {
+        int64_t head = (int64_t)table[p / kv->block_size] * kv->n_heads + u->kv_head;
+        at[p - from] = (head * kv->block_size + p % kv->block_size) * kv->head_dim;
+    }
 }
 
 /* The tile that begins at position from and ends at `last` at the latest. */
@@ -99,14 +120,12 @@ static void load_tile(const struct attention_job *job, const struct attention_un
                       const struct attention_room *a, struct kv_tile *tile, int32_t from,
                       int32_t last) {
     const struct kv_view *kv = job->kv;
-    const int32_t *table = job->blocks + (int64_t)job->seq[u->row] * job->max_blocks;
-    int32_t cut = (from / ATTENTION_TILE + 1) * ATTENTION_TILE;
+    int32_t cut = (from / ATTENTION_TILE + 1) * ATTENTION_TILE, ahead = cut + ATTENTION_TILE;
     tile->from = from;
     tile->to = cut <= last ? cut : last + 1;
-    for (int32_t p = from; p < tile->to; p++) {
-        int64_t head = (int64_t)table[p / kv->block_size] * kv->n_heads + u->kv_head;
-        tile->at[p - from] = (head * kv->block_size + p % kv->block_size) * kv->head_dim;
-    }
+    tile->n_next = (ahead <= last ? ahead : last + 1) - tile->to;
+    place(job, u, from, tile->to - from, tile->at);
+    place(job, u, tile->to, tile->n_next, tile->next);
     if (kv->type == DTYPE_F16)
         load_type(DTYPE_F16, a, job, tile);
     else if (kv->type == DTYPE_BF16)
