@@ -9,7 +9,7 @@
 enum { FLAG_MAX = 64 };
 
 /* Flags of the protocol whose features this version does not have yet. */
-static const char *const absent_flags[] = {"quant", "draft", "adapter", "listen", "data-dir"};
+static const char *const absent_flags[] = {"quant", "adapter", "listen", "data-dir"};
 
 /* "--kv-type" → "kv_type"; false when it is not of that form. An "=value" at the end is given in
  * *value. */

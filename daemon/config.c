@@ -19,6 +19,10 @@ const struct config_key config_keys[] = {
     {"init", CONFIG_INT, AT(init), "-1", -1, INT64_MAX, NULL,
      "begin a model: its directory has config.json and a tokenizer but no weights, which are drawn "
      "from this seed; -1 = the weights are there"},
+    {"draft", CONFIG_TEXT, AT(draft), "", 0, 0, NULL,
+     "a smaller model with the same vocabulary, which guesses ahead so that a step makes several tokens"},
+    {"draft_tp", CONFIG_INT, AT(draft_tp), "1", 1, 64, NULL,
+     "how many of the ranks the draft model is split over"},
     {"tp", CONFIG_INT, AT(tp), "0", 0, 64, NULL,
      "how many ranks the model is split over (tensor parallelism); 0 = one for each number of "
      "cuda:LIST, else 1"},

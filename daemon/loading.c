@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "daemon/adapters.h"
+#include "daemon/draft_model.h"
 #include "daemon/notify.h"
 #include "daemon/call.h"
 #include "daemon/training.h"
@@ -19,7 +20,7 @@ struct loading {
     char *path;      /* want.model, when it is ours to give to the server; else NULL */
     bool other_base; /* than the model before */
     struct devices devices;
-    struct model *model;
+    struct model *model, *draft;
     struct tokenizer *tokenizer;
     struct chat *chat;
     struct error error; /* kind ERR_NONE when both are open */
@@ -51,6 +52,8 @@ static void open_files(uv_work_t *work) {
     start = clock_ns();
     if (tokenizer_open(&l->tokenizer, path, &l->error) != 0) return;
     l->tokenizer_ms = ms_since(start);
+    const char *draft = l->want.draft;
+    if (*draft && draft_model_open(&l->draft, draft, l->tokenizer, &l->error) != 0) return;
     const char *choice = l->want.chat_template;
     if (chat_open(&l->chat, path, choice, l->tokenizer, &l->error) != 0) return;
     adapters_open_files(l->server, l->model);
@@ -131,6 +134,8 @@ static int start_engine(struct server *server, struct error *e) {
     struct engine_options options = {
         .model = server->model,
         .tokenizer = server->tokenizer,
+        .draft = server->draft,
+        .draft_tp = (int)config->draft_tp,
         .tp = (int)config->tp,
         .cores = devices->cores,
         .n_gpus = devices->n_gpus,
@@ -166,6 +171,12 @@ static void say_model(const struct loading *l) {
              model_path(model), arch_name(c->arch), dtype_info(model_dtype(model))->name,
              (double)model_weight_bytes(model) / 1e6, c->n_layers, c->hidden, c->n_heads,
              c->n_kv_heads, c->vocab);
+    const struct model *draft = l->server->draft;
+    if (draft)
+        log_info("draft model %s: %s, %s, %.1f MB, %d layers of %d", model_path(draft),
+                 arch_name(model_config(draft)->arch), dtype_info(model_dtype(draft))->name,
+                 (double)model_weight_bytes(draft) / 1e6, model_config(draft)->n_layers,
+                 model_config(draft)->hidden);
     if (l->server->config->init >= 0)
         log_info("its weights are new, drawn from seed %lld: a full fine-tune job trains them",
                  (long long)l->server->config->init);
@@ -185,6 +196,7 @@ static void on_opened(uv_work_t *work, int status) {
     } else free(l->path);
     server->devices = l->devices;
     server->model = l->model;
+    server->draft = l->draft;
     server->tokenizer = l->tokenizer;
     server->chat = l->chat;
     if (rc == 0) say_model(l);

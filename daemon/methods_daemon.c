@@ -86,8 +86,10 @@ static void add_engine(json_t *status, const struct engine_stats *s, const struc
                                   (json_int_t)s->requests_failed, "cancelled",
                                   (json_int_t)s->requests_cancelled));
     json_object_set_new(status, "tokens",
-                        json_pack("{s:I, s:I}", "prompt", (json_int_t)s->prompt_tokens,
-                                  "completion", (json_int_t)s->completion_tokens));
+                        json_pack("{s:I, s:I, s:I, s:I}", "prompt", (json_int_t)s->prompt_tokens,
+                                  "completion", (json_int_t)s->completion_tokens, "drafted",
+                                  (json_int_t)s->guessed_tokens, "accepted",
+                                  (json_int_t)s->accepted_tokens));
 }
 
 /* Before the engine runs, its part says that nothing is there yet. */
@@ -149,6 +151,15 @@ static json_t *rank_bytes_json(const struct engine_stats *stats) {
     return ranks;
 }
 
+static json_t *draft_json(const struct server *server) {
+    const struct model *draft = server->draft;
+    if (!draft) return json_null();
+    return json_pack("{s:o, s:s, s:s, s:I, s:o, s:i}", "path", string_json(model_path(draft)),
+                     "architecture", arch_name(model_config(draft)->arch), "dtype",
+                     dtype_info(model_dtype(draft))->name, "bytes", (json_int_t)model_weight_bytes(draft),
+                     "shape", shape_json(model_config(draft)), "tp", (int)server->config->draft_tp);
+}
+
 void handle_model_info(struct call *call) {
     const struct server *server = call->server;
     struct error e;
@@ -163,7 +174,7 @@ void handle_model_info(struct call *call) {
     json_t *eos = json_array();
     for (int32_t i = 0; i < config->n_eos; i++)
         json_array_append_new(eos, json_integer(config->eos_ids[i]));
-    call_result(call, json_pack("{s:o, s:s, s:s, s:I, s:o, s:i, s:i, s:o, s:o, s:o}", "path",
+    call_result(call, json_pack("{s:o, s:s, s:s, s:I, s:o, s:i, s:i, s:o, s:o, s:o, s:o}", "path",
                                 string_json(model_path(server->model)), "architecture",
                                 arch_name(config->arch), "dtype",
                                 dtype_info(model_dtype(server->model))->name, "bytes",
@@ -171,7 +182,7 @@ void handle_model_info(struct call *call) {
                                 shape_json(config), "ctx", (int)stats.ctx, "tp",
                                 (int)server->config->tp, "ranks", rank_bytes_json(&stats), "bos",
                                 config->bos_id >= 0 ? json_integer(config->bos_id) : json_null(),
-                                "eos", eos));
+                                "eos", eos, "draft", draft_json(server)));
 }
 
 char *server_metrics_text(const struct server *server) {

@@ -87,6 +87,11 @@ static void engine_metrics(FILE *out, const struct engine_stats *s) {
     counter(out, "generation_tokens_total", (double)s->completion_tokens, "Tokens generated.");
     counter(out, "prefill_seconds_total", s->prefill_seconds, "Time in steps that read prompts.");
     counter(out, "decode_seconds_total", s->decode_seconds, "Time in steps that made tokens.");
+    counter(out, "spec_decode_num_draft_tokens_total", (double)s->guessed_tokens,
+            "Tokens guessed ahead, from the text or by a draft model, for requests that have ended.");
+    counter(out, "spec_decode_num_accepted_tokens_total", (double)s->accepted_tokens,
+            "Those of them that came true.");
+    counter(out, "draft_seconds_total", s->draft_seconds, "Time in steps of the draft model.");
     gauge(out, "prefill_tokens_per_second", s->prefill_tokens_per_s, "Over the last 10 s of work.");
     gauge(out, "decode_tokens_per_second", s->decode_tokens_per_s, "Over the last 10 s of work.");
     head(out, "device_memory_used_bytes", "gauge", "Memory of a rank's device in use by tpd.");

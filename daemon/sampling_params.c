@@ -20,6 +20,14 @@ static uint64_t draw_seed(void) {
     return seed >> 11;
 }
 
+/* NULL: not said. The schema has checked the word. */
+static enum speculative speculative_from_name(const char *word) {
+    static const char *const words[] = {"", "off", "ngram", "draft", "auto"};
+    for (size_t i = 1; word && i < sizeof words / sizeof *words; i++)
+        if (strcmp(word, words[i]) == 0) return (enum speculative)i;
+    return SPECULATIVE_UNSAID;
+}
+
 /* Numbers and switches: the schema has checked type and range. */
 static void read_numbers(struct sampling *s, const json_t *params, uint64_t *seed) {
     struct error ignored;
@@ -47,8 +55,7 @@ static void read_numbers(struct sampling *s, const json_t *params, uint64_t *see
     for (size_t i = 0; i < sizeof integers / sizeof *integers; i++)
         json_get_int(params, integers[i].name, INT64_MIN, INT64_MAX, integers[i].at, &ignored);
     json_get_bool(params, "ignore_eos", &s->ignore_eos, &ignored);
-    const char *speculative = json_word(json_object_get(params, "speculative"));
-    s->speculate = speculative && strcmp(speculative, "off") != 0;
+    s->speculative = speculative_from_name(json_word(json_object_get(params, "speculative")));
     json_get_bool(params, "echo", &s->echo, &ignored);
     s->logprobs = (int)logprobs;
     *seed = (uint64_t)given;

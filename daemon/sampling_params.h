@@ -26,7 +26,7 @@
     {"ignore_eos", PARAM_BOOL, false, 0, 0, NULL},                                                 \
     {"json_schema", PARAM_ANY, false, 0, 0, NULL},                                                 \
     {"grammar", PARAM_STRING, false, 0, 0, NULL},                                                  \
-    {"speculative", PARAM_CHOICE, false, 0, 0, "off|ngram|auto"},                                  \
+    {"speculative", PARAM_CHOICE, false, 0, 0, "off|draft|ngram|auto"},                                  \
     {"adapter", PARAM_STRING, false, 0, 0, NULL}
 
 /* Fills *out from params that the schema has checked; draws a seed when there is none. On failure

@@ -210,6 +210,7 @@ int server_run(const struct daemon_config *config) {
     chat_free(server->chat);
     tokenizer_free(server->tokenizer);
     model_free(server->model);
+    model_free(server->draft);
     free(server->tuning_path);
     free(server->loaded_path);
     int exit_code = server->exit_code;

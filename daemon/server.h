@@ -68,6 +68,7 @@ struct server {
     struct devices devices;      /* chosen when the model is open */
     char *tuning_path;           /* in state_dir: which all-reduces are the fastest on these GPUs */
     struct model *model;         /* NULL until it is open */
+    struct model *draft;         /* the same; NULL too where there is none */
     struct tokenizer *tokenizer; /* the same */
     struct chat *chat;           /* the same */
     struct engine *engine;       /* NULL until it is started */

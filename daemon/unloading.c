@@ -16,7 +16,7 @@ struct remains {
     struct server *server;
     struct engine *engine;
     struct trainer *trainer;
-    struct model *model;
+    struct model *model, *draft;
     struct tokenizer *tokenizer;
     struct chat *chat;
 };
@@ -32,6 +32,7 @@ static void take_apart(uv_work_t *work) {
     chat_free(r->chat);
     tokenizer_free(r->tokenizer);
     model_free(r->model);
+    model_free(r->draft);
     malloc_trim(0);
 }
 
@@ -64,11 +65,13 @@ static void on_free(uv_timer_t *timer) {
                           .engine = server->engine,
                           .trainer = training_end(server),
                           .model = server->model,
+                          .draft = server->draft,
                           .tokenizer = server->tokenizer,
                           .chat = server->chat};
     r->work.data = r;
     server->engine = NULL;
     server->model = NULL;
+    server->draft = NULL;
     server->tokenizer = NULL;
     server->chat = NULL;
     structured_clear(&server->structured);

@@ -63,6 +63,8 @@ static void finish(struct engine *engine, struct sequence *s, enum finish_reason
     pthread_mutex_lock(&engine->lock);
     engine->n_requests--;
     engine->counters.completion_tokens += s->n_reports;
+    engine->counters.guessed_tokens += (uint64_t)s->guesser.n_guessed;
+    engine->counters.accepted_tokens += (uint64_t)s->guesser.n_accepted;
     if (error) engine->counters.requests_failed++;
     if (!error && !s->over && reason == FINISH_CANCELLED) engine->counters.requests_cancelled++;
     pthread_mutex_unlock(&engine->lock);
@@ -142,10 +144,24 @@ static void look_at_wishes(struct engine *engine) {
     }
 }
 
-/* What live sequences may generate next. */
-static void guess_ahead(struct engine *engine) {
-    for (struct sequence *s = engine->sequences; s; s = s->next)
-        if (s->request->sampling.speculate) sequence_guess(s);
+/* The draft model's time is time of generating. */
+static void count_draft(struct engine *engine) {
+    double seconds = draft_seconds(engine->draft);
+    pthread_mutex_lock(&engine->lock);
+    struct engine_stats *c = &engine->counters;
+    c->decode_seconds += seconds - c->draft_seconds;
+    rate_add(&engine->decode, seconds - c->draft_seconds, 0);
+    c->draft_seconds = seconds;
+    pthread_mutex_unlock(&engine->lock);
+}
+
+/* What sequences may generate next. True: some wait for guesses, and there is more to do for them. */
+static bool guess_ahead(struct engine *engine) {
+    for (struct sequence *s = engine->sequences; s; s = s->next) sequence_guess(s);
+    if (!engine->draft) return false;
+    bool more = draft_run(engine->draft, engine->sequences);
+    count_draft(engine);
+    return more;
 }
 
 /* --- steps ----------------------------------------------------------------------------------- */
@@ -199,9 +215,8 @@ static int32_t take_part(struct engine *engine, const struct sched_part *part, i
     struct error error = {0};
     int32_t first_out = part->first > part->entry->out_from ? part->first : part->entry->out_from;
     int32_t n_out = part->first + part->n_rows - first_out;
-    int32_t taken = 0, n_guessed = part->first + part->n_rows - part->entry->n_known;
+    int32_t taken = 0;
     bool right = true;
-    if (n_guessed > 0) s->guesser.n = n_guessed; /* there was not always room for all */
     int err = 0;
     while (taken < n_out && right && !err && !s->over) {
         int32_t next = first_out + taken + 1;
@@ -210,9 +225,12 @@ static int32_t take_part(struct engine *engine, const struct sched_part *part, i
         /* The row after it is of use unless it was computed from a guess that did not come true. */
         right = err || next >= s->entry.n_known || s->entry.tokens[next] == computed;
     }
-    if (!err)
+    if (!err) {
+        /* A draft model may have gone on from what was not chosen. */
+        if (engine->draft) scheduler_second_lost(engine->scheduler, &s->entry, s->entry.n_known - 1);
         scheduler_done(engine->scheduler, part,
                        part->n_rows - (n_out > taken ? n_out - taken : 0));
+    }
     if (err || s->over) finish(engine, s, FINISH_ERROR, err ? &error : NULL);
     return n_out > 0 ? n_out : 0;
 }
@@ -315,16 +333,17 @@ static void serve(struct engine *engine) {
         accept_inbox(engine);
         look_at_wishes(engine);
         const struct sched_part *parts;
-        guess_ahead(engine);
-        for (int32_t n; (n = scheduler_next(engine->scheduler, &parts)) > 0;) {
-            int64_t begin = clock_ns();
+        int64_t begin = clock_ns();
+        bool more = guess_ahead(engine);
+        for (int32_t n; (n = scheduler_next(engine->scheduler, &parts)) > 0 || more;) {
             show_load(engine);
             run_step(engine, parts, n);
             run_background_share(engine, (double)(clock_ns() - begin) / 1e9);
             make_changes(engine, NULL);
             accept_inbox(engine);
             look_at_wishes(engine);
-            guess_ahead(engine);
+            begin = clock_ns();
+            more = guess_ahead(engine);
         }
     } while (run_background_idle(engine) || wait_for_bell(engine));
 }
@@ -367,7 +386,10 @@ static int settle(struct engine *engine, struct error *e) {
                                         .block_size = sizes->shard.block_size,
                                         .max_blocks = sizes->shard.max_blocks};
     err = new_buffers(engine, e);
-    return err ? err : scheduler_new(&engine->scheduler, &limits, e);
+    if (!err) err = scheduler_new(&engine->scheduler, &limits, e);
+    if (!err && engine->runner->draft_config)
+        err = draft_new(&engine->draft, engine->runner, engine->scheduler, &sizes->shard, sizes->slots, e);
+    return err;
 }
 
 static void report_settled(struct engine *engine, const struct error *error) {

@@ -45,6 +45,16 @@ static int check_prompt(const struct engine *engine, const struct gen_request *r
     return 0;
 }
 
+/* What the request asks for is there. */
+static int check_speculative(const struct engine *engine, const struct sampling *s, struct error *e) {
+    if (s->speculative != SPECULATIVE_DRAFT || engine->runner->draft_config) return 0;
+    int err = error_set(e, ERR_PARAMS,
+                        "speculative is draft, but there is no draft model: start tpd with --draft PATH, or "
+                        "choose ngram, auto or off");
+    error_note(e, "field", "speculative");
+    return err;
+}
+
 /* Under the lock: may another request come in? */
 static int check_open(const struct engine *engine, struct error *e) {
     if (engine->state == ENGINE_FAILED) {
@@ -71,6 +81,7 @@ static void ring(struct engine *engine) {
 int engine_submit(struct engine *engine, struct gen_request *request, struct error *e) {
     int err = check_prompt(engine, request, e);
     if (!err) err = sampling_check(&request->sampling, engine->limits.vocab, e);
+    if (!err) err = check_speculative(engine, &request->sampling, e);
     if (err) return err;
     struct sequence *s;
     err = sequence_new(&s, request, &engine->limits, e);
@@ -187,6 +198,7 @@ void engine_stats(struct engine *engine, struct engine_stats *out) {
 
 static void engine_free(struct engine *engine) {
     struct step_buffers *b = &engine->buffers;
+    draft_free(engine->draft);
     scheduler_free(engine->scheduler);
     free(b->ids);
     free(b->pos);
@@ -215,6 +227,23 @@ static void collect_eos(struct engine *engine) {
     engine->limits.n_eos = n;
 }
 
+/* A row more of a step is not free: about this part of a step of one row. */
+#define ROW_COST 0.15
+
+static void set_guessing(struct engine *engine) {
+    const struct runner *r = engine->runner;
+    struct guess_terms *terms = engine->limits.guess;
+    terms[GUESS_NGRAM] = (struct guess_terms){true, ROW_COST, SIZE_MAX};
+    if (!r->draft_config) return;
+    terms[GUESS_DRAFT] =
+        (struct guess_terms){true, ROW_COST + r->draft_cost, (size_t)r->draft_config->max_len};
+    /* Blocks are shared only where both models' keys are the same. */
+    int32_t draft_len = r->draft_config->rope.original_len;
+    if (r->draft_config->rope.kind == ROPE_DYNAMIC &&
+        (!engine->limits.fixed_len || draft_len < engine->limits.fixed_len))
+        engine->limits.fixed_len = draft_len;
+}
+
 int engine_start_on(struct engine **out, struct runner *runner,
                     const struct engine_options *options, struct error *e) {
     struct engine *engine = calloc(1, sizeof *engine);
@@ -236,6 +265,7 @@ int engine_start_on(struct engine **out, struct runner *runner,
         engine->limits.fixed_len = runner->config->rope.original_len;
     engine->check_books = DEBUG_CHECKS || options->debug_alias;
     collect_eos(engine);
+    set_guessing(engine);
     int err = engine_sizes_ask(&engine->sizes, options, runner, e);
     if (!err) err = grammar_vocab_new(&engine->limits.grammar_vocab, options->tokenizer, e);
     if (!err) err = runner->ops->start(runner, engine_drive, engine, e);

@@ -22,6 +22,11 @@ enum {
     SAMPLING_MAX_LOGPROBS = 20
 };
 
+/* Where guesses of what comes next are taken from (serve/guess.h). Greedy tokens are the same with all of
+ * them, drawn ones with all but the draft model, which keeps their distribution. AUTO: whatever pays best of
+ * what there is; UNSAID: AUTO where there is a draft model, else OFF. */
+enum speculative { SPECULATIVE_UNSAID, SPECULATIVE_OFF, SPECULATIVE_NGRAM, SPECULATIVE_DRAFT, SPECULATIVE_AUTO };
+
 struct logit_bias {
     token_id id;
     float bias;
@@ -53,7 +58,7 @@ struct sampling {
     token_id *stop_token_ids; /* owned */
     size_t n_stop_token_ids;
     bool ignore_eos;
-    bool speculate; /* guesses ahead what the text repeats: the same tokens, sooner */
+    enum speculative speculative;
     int logprobs; /* -1 = none; 0 … 20 alternatives beside the chosen token */
     bool echo;    /* the prompt's text (and logprobs) come first: its ids decoded, special tokens
                      included, but for a BOS that it begins with */
@@ -172,6 +177,10 @@ struct engine_background {
 struct engine_options {
     const struct model *model;         /* borrowed, outlives the engine */
     const struct tokenizer *tokenizer; /* borrowed */
+    /* A smaller model with the same vocabulary that guesses ahead, on the first draft_tp ranks (0: one); or
+     * NULL. Borrowed likewise. */
+    const struct model *draft;
+    int draft_tp;
     int tp;
     struct core_set cores;
     int n_gpus, gpus[PLAN_MAX_RANKS]; /* of rank 0, 1 …, when the ranks are on GPUs (n_gpus = tp); else 0 */
@@ -253,7 +262,9 @@ struct engine_stats {
     /* prompt tokens that were looked for in the cache, and those that were there */
     uint64_t prefix_queries, prefix_hits;
     uint64_t requests, requests_failed, requests_cancelled, prompt_tokens, completion_tokens;
-    double prefill_seconds, decode_seconds;           /* time in steps that did it */
+    uint64_t guessed_tokens, accepted_tokens; /* of requests that have ended */
+    double prefill_seconds, decode_seconds;   /* time in steps that did it, drafting included */
+    double draft_seconds;                     /* time in steps of the draft model */
     double prefill_tokens_per_s, decode_tokens_per_s; /* over the last 10 s of such work */
     struct {
         char name[96];

@@ -3,6 +3,7 @@
 #ifndef TPD_SERVE_ENGINE_PRIVATE_H
 #define TPD_SERVE_ENGINE_PRIVATE_H
 
+#include "serve/draft.h"
 #include "serve/scheduler.h"
 #include "serve/sequence.h"
 #include "serve/sizes.h"
@@ -60,6 +61,7 @@ struct engine {
 
     /* The driver's own. */
     struct scheduler *scheduler;
+    struct draft *draft;        /* NULL: there is no draft model */
     struct sequence *sequences; /* all that the scheduler has */
     uint64_t epoch;             /* changes made to what the ranks hold */
     bool check_books;           /* after each step; in debugging */

@@ -12,6 +12,7 @@ struct block {
     uint64_t name;         /* 0 = none */
     uint64_t parent;       /* the name before it */
     int32_t next;          /* in its bucket */
+    int32_t second;        /* positions that the second cache holds too, from its first on */
 };
 
 struct kv_blocks {
@@ -142,6 +143,7 @@ bool kv_blocks_extend(struct kv_blocks *kv, struct kv_table *table, int32_t n) {
         ring_remove(kv, b);
         take_name(kv, b);
         kv->blocks[b].users = 1;
+        kv->blocks[b].second = 0;
         table->blocks[table->n++] = b;
     }
     return true;
@@ -185,6 +187,32 @@ void kv_blocks_name(struct kv_blocks *kv, struct kv_table *table, const int32_t 
             *b = same;
         }
         table->name = kv->blocks[*b].name;
+    }
+}
+
+/* How many of n positions fall into block number i of a table. */
+static int32_t part_of(const struct kv_blocks *kv, int32_t i, int32_t n) {
+    int32_t left = n - i * kv->block_size;
+    return left < 0 ? 0 : left < kv->block_size ? left : kv->block_size;
+}
+
+int32_t kv_blocks_second(const struct kv_blocks *kv, const struct kv_table *table) {
+    int32_t i = 0;
+    while (i < table->n && kv->blocks[table->blocks[i]].second == kv->block_size) i++;
+    return i * kv->block_size + (i < table->n ? kv->blocks[table->blocks[i]].second : 0);
+}
+
+void kv_blocks_second_has(struct kv_blocks *kv, const struct kv_table *table, int32_t n) {
+    for (int32_t i = table->n; i-- > 0;) {
+        struct block *block = &kv->blocks[table->blocks[i]];
+        if (block->second < part_of(kv, i, n)) block->second = part_of(kv, i, n);
+    }
+}
+
+void kv_blocks_second_lost(struct kv_blocks *kv, const struct kv_table *table, int32_t n) {
+    for (int32_t i = table->n; i-- > table->n_named;) {
+        struct block *block = &kv->blocks[table->blocks[i]];
+        if (block->second > part_of(kv, i, n)) block->second = part_of(kv, i, n);
     }
 }
 

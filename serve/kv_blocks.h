@@ -45,6 +45,12 @@ int32_t kv_blocks_share(struct kv_blocks *kv, struct kv_table *table, const int3
  * Where another block has that name already the table takes it in place of its own. */
 void kv_blocks_name(struct kv_blocks *kv, struct kv_table *table, const int32_t *tokens,
                     int32_t n_done);
+/* A second cache has the same blocks (a draft model's keys and values). Of how many positions from the
+ * beginning on it holds what belongs to the table's tokens; it now does of the first n; it no longer does
+ * behind the first n (positions that are not in named blocks). */
+int32_t kv_blocks_second(const struct kv_blocks *kv, const struct kv_table *table);
+void kv_blocks_second_has(struct kv_blocks *kv, const struct kv_table *table, int32_t n);
+void kv_blocks_second_lost(struct kv_blocks *kv, const struct kv_table *table, int32_t n);
 /* Gives all blocks back and leaves the table empty. distrust: what they hold may be wrong, so they
  * lose their names, and nobody new gets them. */
 void kv_blocks_give(struct kv_blocks *kv, struct kv_table *table, bool distrust);

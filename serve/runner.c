@@ -5,10 +5,21 @@
 
 #include <stdlib.h>
 
+/* The draft model: on the first tp ranks, which have a communicator of their own unless they are all. */
+struct draft_shards {
+    const struct model *model; /* NULL: there is none */
+    int tp;
+    struct shard_plan plan;
+    struct comm_world *world;
+    struct comm *comm[PLAN_MAX_RANKS];
+    struct shard *shard[PLAN_MAX_RANKS];
+};
+
 struct rank_runner {
     struct runner base;
     const struct model *model;
     struct shard_plan plan;
+    struct draft_shards draft;
     struct ranks_options options;
     struct ranks *ranks;
     void (*driver)(void *arg);
@@ -34,16 +45,34 @@ static int runner_start(struct runner *r, void (*driver)(void *arg), void *arg, 
     return ranks_start(&ranks, &self->options, run_driver, self, e);
 }
 
+/* Of a model whose heads do not come in blocks of q8 the keys are f16. */
+static enum dtype draft_kv_type(const struct draft_shards *d, enum dtype kv_type) {
+    bool fits = model_config(d->model)->head_dim % dtype_info(kv_type)->block == 0;
+    return fits ? kv_type : DTYPE_F16;
+}
+
+/* A draft model's shard where the model's has these: its logits are wanted of a row a sequence. */
+static struct shard_options draft_options(const struct draft_shards *d, const struct shard_options *options) {
+    struct shard_options own = *options;
+    own.kv_type = draft_kv_type(d, options->kv_type);
+    own.max_out = own.max_seqs;
+    return own;
+}
+
 static size_t runner_kv_block_bytes(const struct runner *r, int32_t block_size,
                                     enum dtype kv_type) {
     const struct rank_runner *self = (const struct rank_runner *)r;
-    return model_kv_block_bytes(self->model, &self->plan, block_size, kv_type);
+    size_t bytes = model_kv_block_bytes(self->model, &self->plan, block_size, kv_type);
+    const struct draft_shards *d = &self->draft;
+    if (d->model) bytes += model_kv_block_bytes(d->model, &d->plan, block_size, draft_kv_type(d, kv_type));
+    return bytes;
 }
 
 static size_t runner_memory_left(struct runner *r) {
     struct rank_runner *self = self_of(r);
     size_t left = ranks_memory_left(self->ranks, 0);
     size_t weights = model_weight_bytes(self->model) / (size_t)self->options.n;
+    if (self->draft.model) weights += model_weight_bytes(self->draft.model) / (size_t)self->draft.tp;
     weights += weights / 20; /* parts are not quite even */
     return left > weights ? left - weights : 0;
 }
@@ -73,6 +102,12 @@ static int runner_cache_room(struct runner *r, const struct shard_options *optio
         if (err) return err;
         size_t left = (size_t)(fraction * (double)ranks_memory_left(self->ranks, rank));
         size_t needed = mem_used(&use) - use.bytes[MEM_KV];
+        if (self->draft.model && rank < self->draft.tp) {
+            struct shard_options own = draft_options(&self->draft, &planned);
+            err = plan_shard(&use, self->draft.model, &self->draft.plan, &own, rank, e);
+            if (err) return err;
+            needed += mem_used(&use) - use.bytes[MEM_KV];
+        }
         if (needed >= left) return no_room(self, rank, fraction, needed, left, e);
         if (left - needed < *out) *out = left - needed;
     }
@@ -84,10 +119,25 @@ struct load_order {
     const struct shard_options *options;
 };
 
+static int load_draft(struct rank *rank, struct draft_shards *d, const struct shard_options *options,
+                      struct error *e) {
+    struct shard_options own = draft_options(d, options);
+    struct comm *comm = rank->comm;
+    if (d->world) {
+        int err = comm_open(&d->comm[rank->index], d->world, rank->index, rank->ctx, e);
+        if (err) return err;
+        comm = d->comm[rank->index];
+    }
+    int err = shard_load(&d->shard[rank->index], d->model, &d->plan, rank->ctx, comm, &own, e);
+    return err ? error_prefix(e, "draft model: ") : 0;
+}
+
 static int load_unit(struct rank *rank, void *arg, struct error *e) {
     const struct load_order *order = arg;
-    return shard_load((struct shard **)&rank->state, order->self->model, &order->self->plan,
-                      rank->ctx, rank->comm, order->options, e);
+    struct draft_shards *d = &order->self->draft;
+    int err = shard_load((struct shard **)&rank->state, order->self->model, &order->self->plan,
+                         rank->ctx, rank->comm, order->options, e);
+    return err || rank->index >= d->tp ? err : load_draft(rank, d, order->options, e);
 }
 
 /* The ranks' first collective: devices get connected, and measured where that was not done before. */
@@ -111,16 +161,43 @@ static int runner_forward(struct runner *r, const struct step *step, struct erro
     return ranks_run(self_of(r)->ranks, forward_unit, (void *)step, e);
 }
 
+struct draft_order {
+    struct draft_shards *draft;
+    const struct step *step;
+};
+
+/* A rank that fails brings the others of the draft model's own world back. */
+static int draft_unit(struct rank *rank, void *arg, struct error *e) {
+    const struct draft_order *order = arg;
+    struct draft_shards *d = order->draft;
+    if (rank->index >= d->tp) return 0;
+    int err = model_forward(d->shard[rank->index], order->step, e);
+    if (err && d->world) comm_world_abort(d->world, e);
+    return err;
+}
+
+static int runner_forward_draft(struct runner *r, const struct step *step, struct error *e) {
+    struct draft_shards *d = &self_of(r)->draft;
+    struct draft_order order = {d, step};
+    int err = ranks_run(self_of(r)->ranks, draft_unit, &order, e);
+    if (err && d->world) comm_world_reset(d->world);
+    return err;
+}
+
 static int unload_unit(struct rank *rank, void *arg, struct error *e) {
-    (void)arg;
+    struct draft_shards *d = arg;
     (void)e;
     shard_free(rank->state);
     rank->state = NULL;
+    shard_free(d->shard[rank->index]);
+    d->shard[rank->index] = NULL;
+    if (d->comm[rank->index]) comm_close(d->comm[rank->index]);
+    d->comm[rank->index] = NULL;
     return 0;
 }
 
 static void runner_unload(struct runner *r) {
-    ranks_run(self_of(r)->ranks, unload_unit, NULL, NULL);
+    ranks_run(self_of(r)->ranks, unload_unit, &self_of(r)->draft, NULL);
 }
 
 static struct ranks *runner_ranks(struct runner *r) {
@@ -138,6 +215,7 @@ static void runner_loss(struct runner *r, int rank, char *out, size_t size) {
 
 static void runner_join(struct runner *r) {
     if (self_of(r)->ranks) ranks_join(self_of(r)->ranks);
+    if (self_of(r)->draft.world) comm_world_free(self_of(r)->draft.world);
     free(r);
 }
 
@@ -148,6 +226,7 @@ static const struct runner_ops rank_runner_ops = {
     .cache_room = runner_cache_room,
     .load = runner_load,
     .forward = runner_forward,
+    .forward_draft = runner_forward_draft,
     .unload = runner_unload,
     .ranks = runner_ranks,
     .memory = runner_memory,
@@ -155,11 +234,35 @@ static const struct runner_ops rank_runner_ops = {
     .join = runner_join,
 };
 
+/* Reading weights is what a row takes its time for. */
+static double cost_of_draft(const struct rank_runner *self) {
+    double own = (double)model_weight_bytes(self->draft.model) / self->draft.tp;
+    return own / ((double)model_weight_bytes(self->model) / self->options.n);
+}
+
+static int plan_draft(struct rank_runner *self, const struct engine_options *options, struct error *e) {
+    struct draft_shards *d = &self->draft;
+    if (!options->draft) return 0;
+    d->model = options->draft;
+    d->tp = options->draft_tp ? options->draft_tp : 1;
+    if (d->tp > options->tp)
+        return error_set(e, ERR_CONFIG,
+                         "draft_tp is %d, and there are %d ranks: the draft model runs on ranks of the model, "
+                         "so choose 1 to %d",
+                         d->tp, options->tp, options->tp);
+    int err = model_plan(d->model, d->tp, &d->plan, e);
+    if (err) return error_prefix(e, "draft model: ");
+    self->base.draft_config = model_config(d->model);
+    self->base.draft_cost = cost_of_draft(self);
+    return d->tp == options->tp ? 0 : comm_world_new(&d->world, d->tp, 0, options->deadline_ms, e);
+}
+
 int runner_new(struct runner **out, const struct engine_options *options, struct error *e) {
     struct rank_runner *self = calloc(1, sizeof *self);
     if (!self) return error_set(e, ERR_MEMORY, "no memory for the ranks");
-    self->base = (struct runner){&rank_runner_ops, model_config(options->model),
-                                 model_dtype(options->model) == DTYPE_F32};
+    self->base = (struct runner){.ops = &rank_runner_ops,
+                                 .config = model_config(options->model),
+                                 .f32 = model_dtype(options->model) == DTYPE_F32};
     self->model = options->model;
     int err = model_plan(options->model, options->tp, &self->plan, e);
     if (err) {
@@ -177,6 +280,11 @@ int runner_new(struct runner **out, const struct engine_options *options, struct
         .debug_alias = options->debug_alias,
     };
     for (int i = 0; i < options->n_gpus; i++) self->options.gpus[i] = options->gpus[i];
+    err = plan_draft(self, options, e);
+    if (err) {
+        free(self);
+        return err;
+    }
     *out = &self->base;
     return 0;
 }

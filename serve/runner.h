@@ -12,9 +12,9 @@ struct runner;
 struct runner_ops {
     /* Starts the ranks' threads; driver(arg) runs on rank 0's. */
     int (*start)(struct runner *r, void (*driver)(void *arg), void *arg, struct error *e);
-    /* Bytes of KV cache that a block takes on the rank that holds most. */
+    /* Bytes of KV cache that a block takes on the rank that holds most, a draft model's included. */
     size_t (*kv_block_bytes)(const struct runner *r, int32_t block_size, enum dtype kv_type);
-    /* Bytes a rank may still use, its weights not counted; 0 when the weights alone are too much.
+    /* Bytes a rank may still use, weights not counted; 0 when the weights alone are too much.
      */
     size_t (*memory_left)(struct runner *r);
     /* Bytes of KV cache that each rank has room for when `fraction` of its memory is the model's: what
@@ -25,6 +25,9 @@ struct runner_ops {
      * return; frees the shards. After a failed forward the next one starts clean. */
     int (*load)(struct runner *r, const struct shard_options *options, struct error *e);
     int (*forward)(struct runner *r, const struct step *step, struct error *e);
+    /* The same on the draft model, where there is one: its shards come and go with the others, and its step
+     * has no adapters. */
+    int (*forward_draft)(struct runner *r, const struct step *step, struct error *e);
     void (*unload)(struct runner *r);
     /* Driver only: the ranks themselves, for background work; NULL where there are none. */
     struct ranks *(*ranks)(struct runner *r);
@@ -41,6 +44,8 @@ struct runner {
     const struct runner_ops *ops;
     const struct model_config *config; /* borrowed */
     bool f32;                          /* the weights are fp32 */
+    const struct model_config *draft_config; /* borrowed; NULL: there is no draft model */
+    double draft_cost; /* about the time of a row of the draft model, in rows of the model */
 };
 
 /* The runner of options->model on options->tp ranks. Fails when the plan is impossible. */

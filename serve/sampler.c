@@ -26,6 +26,8 @@ struct sampler {
     int32_t *bucket;
     /* Only with logprobs: the row as the model made it. */
     float *raw;
+    /* Only with a draft model: its row, in this vocabulary. */
+    float *draft;
     /* Only with a grammar. */
     struct grammar_run *run;
     const token_id *ends;
@@ -127,14 +129,22 @@ static void count_token(struct sampler *s, token_id id, bool made, int32_t by) {
     if (made) s->count[id].made += by;
 }
 
-/* history[n_prompt …] was generated. */
+/* Moves the window to the end of n tokens, forward or back. history[n_prompt …] was generated. */
 static void slide_window(struct sampler *s, const token_id *history, size_t n, size_t n_prompt) {
     size_t last_n = s->sampling->penalty_last_n < 0 ? n : (size_t)s->sampling->penalty_last_n;
-    size_t from = n > last_n ? n - last_n : 0;
+    size_t from = n > last_n ? n - last_n : 0, i;
     for (; s->window_to < n; s->window_to++)
         count_token(s, history[s->window_to], s->window_to >= n_prompt, 1);
     for (; s->window_from < from; s->window_from++)
         count_token(s, history[s->window_from], s->window_from >= n_prompt, -1);
+    while (s->window_from > from) {
+        i = --s->window_from;
+        count_token(s, history[i], i >= n_prompt, 1);
+    }
+    while (s->window_to > n) {
+        i = --s->window_to;
+        count_token(s, history[i], i >= n_prompt, -1);
+    }
 }
 
 static void apply_penalties(struct sampler *s, float *logits, const token_id *history, size_t n,
@@ -344,7 +354,9 @@ static int32_t cut_top_p(struct sampler *s, float *logits, int32_t n, double p) 
     return apply_cut(s, logits, n, find_cut(logits, s->weights, n, p * sum, s->bucket));
 }
 
-static token_id sample(struct sampler *s, float *logits, uint64_t position) {
+/* The candidates that the filters leave, at most top_k of them (0: no bound): their ids and weights, in the
+ * order of the ids. Returns how many. */
+static int32_t distribution(struct sampler *s, float *logits, int64_t top_k) {
     const struct sampling *p = s->sampling;
     int32_t n = 0;
     for (int32_t i = 0; i < s->vocab; i++) {
@@ -352,14 +364,36 @@ static token_id sample(struct sampler *s, float *logits, uint64_t position) {
         logits[n] = logits[i];
         s->ids[n++] = i;
     }
-    if (p->top_k > 0 && p->top_k < n) n = cut_top_k(s, logits, n, p->top_k);
+    if (top_k > 0 && top_k < n) n = cut_top_k(s, logits, n, top_k);
     /* The best weight is exactly 1 at any temperature. */
     float max = max_of(logits, n);
     double cold = fmin(1 / p->temperature, 1e300); /* finite: 0 * cold is 0 */
     s->loops->weigh(logits, n, max, (float)fmin(cold, 1e38), s->weights);
     if (p->top_p < 1) n = cut_top_p(s, logits, n, p->top_p);
     if (p->min_p > 0) n = keep_from(s, logits, s->weights, n, (float)p->min_p);
-    return draw(s, n, sampler_uniform(p->seed, position, SAMPLER_DRAW));
+    return n;
+}
+
+static double weight_in(const token_id *ids, const float *weights, int32_t n, token_id id) {
+    for (int32_t i = 0; i < n && ids[i] <= id; i++)
+        if (ids[i] == id) return weights[i];
+    return 0;
+}
+
+/* Of n candidates: the proposed token, or another in its place (speculative sampling). */
+static token_id accept_or_draw(struct sampler *s, int32_t n, uint64_t position, const struct proposal *q) {
+    uint64_t seed = s->sampling->seed;
+    double p_sum = sum_of(s->weights, n), q_sum = sum_of(q->weights, q->n);
+    double p_of_it = weight_in(s->ids, s->weights, n, q->id) / p_sum;
+    double q_of_it = weight_in(q->ids, q->weights, q->n, q->id) / q_sum;
+    if (sampler_uniform(seed, position, SAMPLER_ACCEPT) * q_of_it < p_of_it) return q->id;
+    for (int32_t i = 0, j = 0; i < n; i++) {
+        while (j < q->n && q->ids[j] < s->ids[i]) j++;
+        if (j == q->n || q->ids[j] != s->ids[i]) continue;
+        double left = s->weights[i] - q->weights[j] / q_sum * p_sum;
+        s->weights[i] = left > 0 ? (float)left : 0;
+    }
+    return draw(s, n, sampler_uniform(seed, position, SAMPLER_RESIDUAL));
 }
 
 static bool has_penalties(const struct sampling *p) {
@@ -398,6 +432,7 @@ void sampler_free(struct sampler *s) {
     free(s->weights);
     free(s->bucket);
     free(s->raw);
+    free(s->draft);
     free(s->allowed);
     grammar_run_free(s->run);
     free(s);
@@ -418,22 +453,68 @@ bool sampler_must_end(struct sampler *s, const token_id *history, size_t n_histo
            grammar_run_must_end(s->run, history + (n_history - (size_t)position), (size_t)position);
 }
 
-int sampler_pick(struct sampler *s, float *logits, const token_id *history, size_t n_history,
-                 uint64_t position, struct token_report *report, struct error *e) {
-    int err = check_finite(logits, s->vocab, e);
-    if (err) return err;
-    const struct sampling *p = s->sampling;
-    if (s->raw) memcpy(s->raw, logits, (size_t)s->vocab * sizeof *logits);
+/* Penalties, bias, and what a grammar allows. */
+static int prepare(struct sampler *s, float *logits, const token_id *history, size_t n_history,
+                   uint64_t position, struct error *e) {
     size_t n_prompt = n_history > position ? n_history - (size_t)position : 0;
     if (s->count) apply_penalties(s, logits, history, n_history, n_prompt);
-    apply_bias(p, logits);
-    if (s->run) err = ask_grammar(s, history + n_prompt, n_history - n_prompt, e);
+    apply_bias(s->sampling, logits);
+    return s->run ? ask_grammar(s, history + n_prompt, n_history - n_prompt, e) : 0;
+}
+
+static token_id best(const struct sampler *s, const float *logits) {
+    return s->run ? best_allowed(s, logits) : best_token(logits, s->vocab);
+}
+
+int sampler_judge(struct sampler *s, float *logits, const token_id *history, size_t n_history,
+                  uint64_t position, const struct proposal *proposal, struct token_report *report,
+                  struct error *e) {
+    const struct sampling *p = s->sampling;
+    int err = check_finite(logits, s->vocab, e);
     if (err) return err;
-    token_id id = p->temperature > 0 ? sample(s, logits, position)
-                  : s->run           ? best_allowed(s, logits)
-                                     : best_token(logits, s->vocab);
+    if (s->raw) memcpy(s->raw, logits, (size_t)s->vocab * sizeof *logits);
+    err = prepare(s, logits, history, n_history, position, e);
+    if (err) return err;
     memset(report, 0, sizeof *report);
-    report->id = id;
-    if (s->raw) fill_report(s->raw, s->vocab, id, p->logprobs, report);
+    if (p->temperature > 0) {
+        int32_t n = distribution(s, logits, p->top_k);
+        report->id = proposal ? accept_or_draw(s, n, position, proposal)
+                              : draw(s, n, sampler_uniform(p->seed, position, SAMPLER_DRAW));
+    } else report->id = best(s, logits);
+    if (s->raw) fill_report(s->raw, s->vocab, report->id, p->logprobs, report);
+    return 0;
+}
+
+int sampler_pick(struct sampler *s, float *logits, const token_id *history, size_t n_history,
+                 uint64_t position, struct token_report *report, struct error *e) {
+    return sampler_judge(s, logits, history, n_history, position, NULL, report, e);
+}
+
+/* A draft model's logits as a row of this vocabulary. */
+static int take_draft_row(struct sampler *s, const float *logits, int32_t n, struct error *e) {
+    size_t bytes = (size_t)s->vocab * sizeof *s->draft;
+    if (!s->draft && !(s->draft = malloc(bytes)))
+        return error_set(e, ERR_MEMORY, "no memory to sample from a draft model");
+    memcpy(s->draft, logits, (size_t)n * sizeof *logits);
+    for (int32_t i = n; i < s->vocab; i++) s->draft[i] = (float)-LOGIT_BOUND;
+    return check_finite(s->draft, s->vocab, e);
+}
+
+int sampler_propose(struct sampler *s, const float *logits, int32_t n_logits, const token_id *history,
+                    size_t n_history, size_t n_open, uint64_t position, struct proposal *out,
+                    struct error *e) {
+    const struct sampling *p = s->sampling;
+    int err = take_draft_row(s, logits, n_logits, e);
+    if (!err) err = prepare(s, s->draft, history, n_history, position, e);
+    if (s->count) slide_window(s, history, n_history - n_open, n_history - (size_t)position);
+    if (err) return err;
+    out->n = 0;
+    if (p->temperature > 0) {
+        bool few = p->top_k > 0 && p->top_k < PROPOSAL_MOST;
+        out->n = distribution(s, s->draft, few ? p->top_k : PROPOSAL_MOST);
+        out->id = draw(s, out->n, sampler_uniform(p->seed, position, SAMPLER_PROPOSE));
+        memcpy(out->ids, s->ids, (size_t)out->n * sizeof *out->ids);
+        memcpy(out->weights, s->weights, (size_t)out->n * sizeof *out->weights);
+    } else out->id = best(s, s->draft);
     return 0;
 }

@@ -186,7 +186,7 @@ static int32_t share(struct scheduler *s, struct sched_entry *entry) {
 static bool same_block(const struct scheduler *s, const struct sched_entry *entry,
                        const struct sched_entry *other) {
     int32_t size = s->limits.block_size, first = entry->n_done;
-    return other != entry && !other->held && other->table.name == entry->table.name &&
+    return other != entry && !other->held && !other->waits && other->table.name == entry->table.name &&
            other->n_done / size == first / size && other->n_known >= first + size &&
            memcmp(other->tokens + first, entry->tokens + first,
                   (size_t)size * sizeof *entry->tokens) == 0;
@@ -256,6 +256,10 @@ static void admit_all(struct scheduler *s) {
 
 /* --- a step ------------------------------------------------------------------------------------ */
 
+static int32_t n_ready(const struct sched_entry *entry) {
+    return entry->n_known - entry->waits;
+}
+
 static int32_t outs_of(const struct sched_part *p) {
     return max_of(0, p->first + p->n_rows - max_of(p->first, p->entry->out_from));
 }
@@ -288,7 +292,7 @@ static int32_t make_room(struct scheduler *s, struct sched_entry *entry, int32_t
 /* Puts as many rows of the entry into the step as fit. */
 static bool add_part(struct scheduler *s, struct sched_entry *entry) {
     struct sched_part part = {entry, entry->n_done, 0};
-    int32_t end = min_of(entry->n_known, part.first + s->rows_left);
+    int32_t end = min_of(n_ready(entry), part.first + s->rows_left);
     end = min_of(end, max_of(part.first, entry->out_from) + s->outs_left);
     if (end > part.first) end = make_room(s, entry, end);
     if (end <= part.first) return false;
@@ -300,7 +304,7 @@ static bool add_part(struct scheduler *s, struct sched_entry *entry) {
 }
 
 static bool has_one_row(const struct sched_entry *entry) {
-    return entry->n_known - entry->n_done == 1;
+    return n_ready(entry) - entry->n_done == 1;
 }
 
 static struct sched_entry *next_in_turn(const struct scheduler *s, bool one_row) {
@@ -361,6 +365,25 @@ void scheduler_done(struct scheduler *s, const struct sched_part *part, int32_t 
     assert(entry->live && entry->n_done == part->first);
     entry->n_done += n_right;
     kv_blocks_name(s->kv, &entry->table, entry->tokens, entry->n_done);
+}
+
+/* --- between steps ------------------------------------------------------------------------------ */
+
+bool scheduler_reserve(struct scheduler *s, struct sched_entry *entry, int32_t n) {
+    s->n_parts = 0;
+    return make_room(s, entry, n) == n;
+}
+
+int32_t scheduler_second(const struct scheduler *s, const struct sched_entry *entry) {
+    return kv_blocks_second(s->kv, &entry->table);
+}
+
+void scheduler_second_has(struct scheduler *s, const struct sched_entry *entry, int32_t n) {
+    kv_blocks_second_has(s->kv, &entry->table, n);
+}
+
+void scheduler_second_lost(struct scheduler *s, const struct sched_entry *entry, int32_t n) {
+    kv_blocks_second_lost(s->kv, &entry->table, n);
 }
 
 /* --- books ------------------------------------------------------------------------------------- */

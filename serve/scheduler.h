@@ -40,6 +40,7 @@ struct sched_entry {
     int32_t out_from;      /* rows from this position on give logits; below n_known */
     int32_t n_guessed;     /* tokens behind the known ones that may turn out to follow */
     bool held;
+    bool waits;            /* the last known token is not to be computed yet */
     /* kept by the scheduler */
     bool live;
     int32_t n_done;   /* positions in the cache */
@@ -83,6 +84,14 @@ int32_t scheduler_next(struct scheduler *s, const struct sched_part **parts);
 /* The first n_right rows of a part were computed from entry->tokens as they are now; those behind them
  * from guesses that were wrong. */
 void scheduler_done(struct scheduler *s, const struct sched_part *part, int32_t n_right);
+
+/* Between steps: makes room for n positions of a live entry, as for rows of it. False: there is none yet. */
+bool scheduler_reserve(struct scheduler *s, struct sched_entry *entry, int32_t n);
+
+/* What a second cache with the same blocks holds of a live entry (kv_blocks.h). */
+int32_t scheduler_second(const struct scheduler *s, const struct sched_entry *entry);
+void scheduler_second_has(struct scheduler *s, const struct sched_entry *entry, int32_t n);
+void scheduler_second_lost(struct scheduler *s, const struct sched_entry *entry, int32_t n);
 
 struct sched_stats {
     int32_t waiting, live, blocks, blocks_used, blocks_cached;

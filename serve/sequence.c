@@ -55,6 +55,7 @@ static void sequence_free(struct sequence *s) {
     free(s->reports);
     free(s->prompt_reports);
     free(s->state_sum);
+    free(s->proposals);
     sampler_free(s->sampler);
     token_stream_free(s->stream);
     output_free(s->output);
@@ -151,6 +152,20 @@ static int start_sampler(struct sequence *s, struct error *e) {
     return err ? err : sampler_constrain(s->sampler, run, limits->eos, limits->n_eos, e);
 }
 
+/* Who may guess. */
+static int start_guesser(struct sequence *s, struct error *e) {
+    struct guess_terms *terms = s->guesser.terms;
+    memcpy(terms, s->limits->guess, sizeof s->guesser.terms);
+    enum speculative how = s->request->sampling.speculative;
+    bool draft = terms[GUESS_DRAFT].allowed, unsaid = how == SPECULATIVE_UNSAID;
+    if (how == SPECULATIVE_OFF || how == SPECULATIVE_DRAFT || (unsaid && !draft))
+        terms[GUESS_NGRAM].allowed = false;
+    if (how == SPECULATIVE_OFF || how == SPECULATIVE_NGRAM) terms[GUESS_DRAFT].allowed = false;
+    if (!terms[GUESS_DRAFT].allowed) return 0;
+    s->proposals = malloc(GUESS_MOST * sizeof *s->proposals);
+    return s->proposals ? 0 : error_set(e, ERR_MEMORY, "no memory for what a draft model proposes");
+}
+
 int sequence_start(struct sequence *s, struct error *e) {
     const struct sampling *sampling = &s->request->sampling;
     s->started = true;
@@ -158,6 +173,7 @@ int sequence_start(struct sequence *s, struct error *e) {
     int err = take_prompt(s, e);
     if (!err) err = output_new(&s->output, sampling->stop, sampling->n_stop, e);
     if (!err && s->max_tokens) err = start_sampler(s, e);
+    if (!err && s->max_tokens) err = start_guesser(s, e);
     /* Under a grammar the text is what its tokens spell, a leading space included. */
     if (!err && s->max_tokens)
         err = token_stream_new(&s->stream, s->limits->tokenizer, true,
@@ -209,13 +225,17 @@ static int token_text(struct sequence *s, token_id id, bool is_eos, const char *
     return token_stream_push(s->stream, id, text, size, e);
 }
 
+bool sequence_ends_at(const struct sequence *s, token_id id) {
+    const struct sampling *sampling = &s->request->sampling;
+    return (!sampling->ignore_eos && has_id(s->limits->eos, s->limits->n_eos, id)) ||
+           has_id(sampling->stop_token_ids, sampling->n_stop_token_ids, id);
+}
+
 /* Puts the chosen token, the last of reports, where it belongs. */
 static int take_token(struct sequence *s, struct error *e) {
-    const struct sampling *sampling = &s->request->sampling;
     token_id id = s->reports[s->n_reports - 1].id;
     bool is_eos = has_id(s->limits->eos, s->limits->n_eos, id);
-    bool stops = (is_eos && !sampling->ignore_eos) ||
-                 has_id(sampling->stop_token_ids, sampling->n_stop_token_ids, id);
+    bool stops = sequence_ends_at(s, id);
     const char *text = "";
     size_t size = 0;
     int err = stops ? 0 : token_text(s, id, is_eos, &text, &size, e);
@@ -240,12 +260,16 @@ static int choose_token(struct sequence *s, float *logits, struct error *e) {
     s->entry.tokens = s->tokens;
     if (!err)
         err = grow((void **)&s->reports, s->n_reports, &s->report_capacity, sizeof *s->reports, e);
-    if (!err)
-        err = sampler_pick(s->sampler, logits, s->tokens, s->n_tokens, s->n_reports,
-                           &s->reports[s->n_reports], e);
+    if (err) return err;
+    struct token_report *report = &s->reports[s->n_reports];
+    int guess = s->guesser.source == GUESS_DRAFT ? guess_of(&s->guesser, s->n_tokens) : -1;
+    err = sampler_judge(s->sampler, logits, s->tokens, s->n_tokens, s->n_reports,
+                        guess < 0 ? NULL : &s->proposals[guess], report, e);
     if (err) return err;
     if (s->n_reports == 0) s->first_token_ns = clock_ns();
-    s->tokens[s->n_tokens++] = s->reports[s->n_reports++].id;
+    guess_decided(&s->guesser, s->n_tokens, report->id);
+    s->tokens[s->n_tokens++] = report->id;
+    s->n_reports++;
     return take_token(s, e);
 }
 
@@ -266,16 +290,41 @@ static int take_state(struct sequence *s, const float *state, struct error *e) {
     return 0;
 }
 
+/* The open guesses stand behind the known tokens, where there is room. */
+static void offer_guesses(struct sequence *s) {
+    const struct guesser *g = &s->guesser;
+    int first = guess_of(g, s->n_tokens);
+    size_t n = first < 0 ? 0 : (size_t)(g->n - first), room = s->token_capacity - s->n_tokens;
+    if (n > room) n = room;
+    if (n) memcpy(s->tokens + s->n_tokens, g->ids + first, n * sizeof *s->tokens);
+    s->entry.n_guessed = (int32_t)n;
+}
+
 void sequence_guess(struct sequence *s) {
-    struct sched_entry *entry = &s->entry;
-    entry->n_guessed = 0;
-    /* Only while it generates: one row is to be computed, that of the last token. */
-    if (!s->started || s->over || !s->n_reports || entry->n_known - entry->n_done != 1) return;
-    size_t room = s->token_capacity - s->n_tokens, wanted = s->max_tokens - s->n_reports;
-    if (wanted > 0) wanted--; /* the row before the last guess gives a token as well */
-    size_t most = wanted < room ? wanted : room;
-    int n = guess_next(&s->guesser, s->tokens, s->n_tokens, most, s->tokens + s->n_tokens);
-    entry->n_guessed = n;
+    s->entry.n_guessed = 0;
+    if (!s->started || s->over || !s->n_reports) return;
+    size_t left = s->max_tokens - s->n_reports; /* the row before a guess gives a token as well */
+    guess_look(&s->guesser, s->tokens, s->n_tokens, left - 1);
+    s->entry.waits = s->guesser.wanted > 0;
+    offer_guesses(s);
+}
+
+int sequence_propose(struct sequence *s, int number, const float *logits, int32_t n_logits, struct error *e) {
+    size_t n_open = (size_t)number, n = s->n_tokens + n_open;
+    int err = grow((void **)&s->tokens, n, &s->token_capacity, sizeof *s->tokens, e);
+    s->entry.tokens = s->tokens;
+    if (err) return err;
+    if (number > 0) s->tokens[n - 1] = s->proposals[number - 1].id;
+    return sampler_propose(s->sampler, logits, n_logits, s->tokens, n, n_open, s->n_reports + n_open,
+                           &s->proposals[number], e);
+}
+
+void sequence_guessed(struct sequence *s, int n) {
+    token_id ids[GUESS_MOST];
+    for (int i = 0; i < n; i++) ids[i] = s->proposals[i].id;
+    guess_begin(&s->guesser, ids, n);
+    s->entry.waits = false;
+    offer_guesses(s);
 }
 
 int sequence_take_row(struct sequence *s, float *row, struct error *e) {

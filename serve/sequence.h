@@ -18,6 +18,7 @@ struct sequence_limits {
     int32_t fixed_len;
     const token_id *eos;
     size_t n_eos;
+    struct guess_terms guess[GUESS_SOURCES]; /* allowed: where there is such a source */
     struct grammar_vocab *grammar_vocab; /* for requests with a grammar */
 };
 
@@ -31,6 +32,7 @@ struct sequence {
     size_t score_from;
     bool scheduled; /* the scheduler has it */
     bool started, over;
+    bool has_room; /* for a draft model's guesses; the driver's draft_run knows */
     enum finish_reason finish;          /* when over */
     int64_t started_ns, first_token_ns; /* 0 = not yet */
     /* from sequence_start on */
@@ -42,6 +44,7 @@ struct sequence {
     size_t n_prompt_reports;
     double *state_sum;           /* [hidden], of an embed */
     struct guesser guesser;      /* what speculation has learnt */
+    struct proposal *proposals;  /* [GUESS_MOST] of the open round, where a draft model may guess; else NULL */
     struct sampler *sampler;     /* NULL when max_tokens is 0 */
     struct token_stream *stream; /* likewise */
     struct output *output;
@@ -63,9 +66,16 @@ bool sequence_needs_steps(const struct sequence *s);
  * Sets over when there is nothing to compute. On failure it must be ended with the error. */
 int sequence_start(struct sequence *s, struct error *e);
 
-/* Guesses what it generates next, into entry.tokens behind those that are known (entry.n_guessed).
- * Between steps. */
+/* Between steps: guesses what it generates next, into entry.tokens behind those that are known
+ * (entry.n_guessed). Where a draft model shall guess, the last token waits (entry.waits), until
+ * sequence_guessed says that the first n of proposals are its answer. */
 void sequence_guess(struct sequence *s);
+void sequence_guessed(struct sequence *s, int n);
+/* Fills proposals[number] from a draft model's logits [n_logits], those before it being there. Fails where
+ * nothing can be proposed. */
+int sequence_propose(struct sequence *s, int number, const float *logits, int32_t n_logits, struct error *e);
+/* Whether it ends with this token. */
+bool sequence_ends_at(const struct sequence *s, token_id id);
 
 /* Takes the logits of the row at entry.out_from (of an embed its state), which moves on: scores the
  * prompt token after it, or chooses the next token. row is scratch afterwards. Sets over when that was the last. On

@@ -109,6 +109,7 @@ int engine_sizes_fit(struct engine_sizes *sizes, const struct engine_options *op
     struct shard_options *s = &sizes->shard;
     bool planned = engine_memory_fraction(options) > 0;
     size_t other = planned ? 0 : activation_bytes(s, runner->config), room = memory_left;
+    if (!planned && runner->draft_config) other += activation_bytes(s, runner->draft_config);
     /* A fifth stays free: for what the sum above does not know. */
     if (!planned) room = memory_left > other ? (memory_left - other) / 5 * 4 : 0;
     int64_t blocks = blocks_allowed(sizes, options, block_bytes, (int64_t)(room / block_bytes));

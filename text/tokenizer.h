@@ -34,6 +34,10 @@ token_id tokenizer_eos(const struct tokenizer *t);
  * was made from. */
 uint64_t tokenizer_fingerprint(const struct tokenizer *t);
 
+/* ERR_CONFIG with the first id that stands for different tokens in the two; what only one of them has does
+ * not count. */
+int tokenizer_check_same(const struct tokenizer *t, const struct tokenizer *other, struct error *e);
+
 /* A sentence for the log about something odd in the file (an unknown kind of pre-tokenizer), or
  * NULL. */
 const char *tokenizer_warning(const struct tokenizer *t);

@@ -128,7 +128,7 @@ static void wrong_flags_are_usage_errors_with_a_hint(void **state) {
     usage("--tp: tp must be", 2, "--tp", "many");
     usage("needs a value", 1, "--tp", NULL);
     usage("unexpected argument", 1, "model.gguf", NULL);
-    usage("not in this version", 2, "--draft", "x");
+    usage("--draft-tp: draft_tp must be", 2, "--draft-tp", "0");
     usage("no model", 0, NULL, NULL);
     usage("unexpected argument", 1, "--=3", NULL);
 }

@@ -29,10 +29,11 @@ struct ask {
     int32_t adapter;
     bool score;
     bool formed; /* held to a grammar */
+    enum speculative speculative;
 };
 
 struct subject {
-    struct model *model;
+    struct model *model, *draft;
     struct tokenizer *tokenizer;
     struct adapter *adapters[ADAPTERS];
     struct engine_options options;
@@ -105,6 +106,32 @@ static void on_set(void *arg, const struct error *error) {
     if (error) abort();
 }
 
+/* --- draft models ------------------------------------------------------------------------------- */
+
+/* The same weights with another norm: a model that often says the same, and not always. */
+static struct model *open_draft(const char *name) {
+    char from[512], to[200], line[256], path[256];
+    struct error e = {0};
+    assert_non_null(getcwd(from, sizeof from - 128));
+    snprintf(from + strlen(from), 120, "/tests/data/models/%s/config.json", name);
+    snprintf(to, sizeof to, "%s/draft-%s", dir, name);
+    mkdir(to, 0700);
+    snprintf(path, sizeof path, "%s/config.json", to);
+    FILE *in = fopen(from, "r"), *out = fopen(path, "w");
+    assert_true(in && out);
+    while (fgets(line, sizeof line, in))
+        fputs(strstr(line, "\"rms_norm_eps\"") ? "\"rms_norm_eps\": 0.1,\n" : line, out);
+    fclose(in);
+    fclose(out);
+    strcpy(strrchr(from, '/'), "/model.safetensors");
+    snprintf(path, sizeof path, "%s/model.safetensors", to);
+    unlink(path);
+    assert_int_equal(symlink(from, path), 0);
+    struct model *model;
+    if (model_open(&model, to, &e)) fail_msg("%s", e.message);
+    return model;
+}
+
 /* --- engines ------------------------------------------------------------------------------------- */
 
 static void start(struct subject *s) {
@@ -127,6 +154,7 @@ static struct job *submit(struct subject *s, const struct ask *a) {
     r->sampling.ignore_eos = true;
     r->sampling.temperature = a->seed ? 1.5 : 0;
     r->sampling.seed = a->seed;
+    r->sampling.speculative = a->speculative;
     r->score = a->score;
     if (a->formed) {
         static const char grammar[] = "root ::= ([a-z ]{1,9} [,;] | [0-9]{2,90} \"!\"){200,}";
@@ -180,19 +208,23 @@ static void make_asks(struct subject *s, int32_t ctx, int32_t vocab) {
         a->adapter = i % 4 < 2 ? -1 : 3 + i % 4 - 2;
         a->score = i % 7 == 6;
         a->formed = i % 5 == 3;
+        a->speculative = s->draft ? (enum speculative)(i % 5) : SPECULATIVE_OFF;
     }
 }
 
-static void open_subject(struct subject *s, const char *name, int32_t ctx, int tp, int kv_type) {
+static void open_subject(struct subject *s, const char *name, int32_t ctx, int tp, int draft_tp, int kv_type) {
     char path[128];
     struct error e = {0};
     snprintf(path, sizeof path, "tests/data/models/%s", name);
     memset(s, 0, sizeof *s);
     if (model_open(&s->model, path, &e)) fail_msg("%s", e.message);
+    if (draft_tp) s->draft = open_draft(name);
     if (tokenizer_open(&s->tokenizer, "tests/data/models/tiny-chat", &e)) fail_msg("%s", e.message);
     for (int i = 0; i < ADAPTERS; i++) s->adapters[i] = make_adapter(s->model, i);
     s->options = (struct engine_options){.model = s->model,
                                          .tokenizer = s->tokenizer,
+                                         .draft = s->draft,
+                                         .draft_tp = draft_tp,
                                          .tp = tp,
                                          .ctx = ctx,
                                          .kv_type = kv_type};
@@ -215,6 +247,7 @@ static void close_subject(struct subject *s) {
     for (int i = 0; i < N; i++) job_free(s->alone[i]);
     for (int i = 0; i < ADAPTERS; i++) adapter_close(s->adapters[i]);
     tokenizer_free(s->tokenizer);
+    model_free(s->draft);
     model_free(s->model);
 }
 
@@ -243,11 +276,11 @@ static void mix(struct subject *s, unsigned seed) {
     }
 }
 
-static void check(const char *name, int32_t ctx, int tp, int kv_type, size_t block_bytes,
+static void check(const char *name, int32_t ctx, int tp, int draft_tp, int kv_type, size_t block_bytes,
                   size_t n_engines) {
     struct subject s;
-    uint64_t preemptions = 0, hits = 0;
-    open_subject(&s, name, ctx, tp, kv_type);
+    uint64_t preemptions = 0, hits = 0, guessed = 0, accepted = 0;
+    open_subject(&s, name, ctx, tp, draft_tp, kv_type);
     const struct {
         int32_t slots, step_rows;
         size_t blocks; /* 0: plenty */
@@ -265,32 +298,51 @@ static void check(const char *name, int32_t ctx, int tp, int kv_type, size_t blo
         if (engines[k].blocks) assert_int_equal(stats.kv_blocks, engines[k].blocks);
         preemptions += stats.preemptions;
         hits += stats.prefix_hits;
+        guessed += stats.guessed_tokens;
+        accepted += stats.accepted_tokens;
         stop(&s);
     }
     if (ctx > 64 && preemptions == 0) fail_msg("no request had to begin anew");
     if (hits == 0) fail_msg("nothing was found in the cache");
+    if (draft_tp && (accepted == 0 || accepted == guessed)) fail_msg("guesses were all right, or all wrong");
     close_subject(&s);
 }
 
 /* Bytes of a block of 32 positions: keys and values of both layers. */
 static void answers_are_their_own_in_fp32(void **state) {
     (void)state;
-    check("tiny-chat", 256, 1, DTYPE_F32, 2 * 2 * 32 * 16 * 4, 4);
+    check("tiny-chat", 256, 1, 0, DTYPE_F32, 2 * 2 * 32 * 16 * 4, 4);
 }
 
 static void answers_are_their_own_on_two_ranks_with_f16_keys(void **state) {
     (void)state;
-    check("tiny-chat", 256, 2, DTYPE_F16, 2 * 2 * 32 * 8 * 2, 2);
+    check("tiny-chat", 256, 2, 0, DTYPE_F16, 2 * 2 * 32 * 8 * 2, 2);
 }
 
 static void answers_are_their_own_with_a_sliding_window(void **state) {
     (void)state;
-    check("mistral-window", 256, 1, DTYPE_F16, 2 * 2 * 32 * 16 * 2, 2);
+    check("mistral-window", 256, 1, 0, DTYPE_F16, 2 * 2 * 32 * 16 * 2, 2);
 }
 
 static void answers_are_their_own_where_keys_depend_on_the_prompts_length(void **state) {
     (void)state;
-    check("llama-rope-dynamic", 64, 1, DTYPE_F32, 2 * 2 * 32 * 16 * 4, 2);
+    check("llama-rope-dynamic", 64, 1, 0, DTYPE_F32, 2 * 2 * 32 * 16 * 4, 2);
+}
+
+/* A block is one of the model and one of the draft model. */
+static void answers_are_their_own_where_a_draft_model_guesses(void **state) {
+    (void)state;
+    check("tiny-chat", 256, 1, 1, DTYPE_F32, 4 * 2 * 32 * 16 * 4, 4);
+}
+
+static void answers_are_their_own_where_a_draft_model_guesses_on_one_of_two_ranks(void **state) {
+    (void)state;
+    check("mistral-window", 256, 2, 1, DTYPE_F16, 2 * 2 * 32 * (8 + 16) * 2, 2);
+}
+
+static void answers_are_their_own_where_the_draft_models_keys_depend_on_the_prompts_length(void **state) {
+    (void)state;
+    check("llama-rope-dynamic", 64, 2, 2, DTYPE_F32, 4 * 2 * 32 * 8 * 4, 2);
 }
 
 static int make_dir(void **state) {
@@ -311,6 +363,9 @@ int main(void) {
         cmocka_unit_test(answers_are_their_own_on_two_ranks_with_f16_keys),
         cmocka_unit_test(answers_are_their_own_with_a_sliding_window),
         cmocka_unit_test(answers_are_their_own_where_keys_depend_on_the_prompts_length),
+        cmocka_unit_test(answers_are_their_own_where_a_draft_model_guesses),
+        cmocka_unit_test(answers_are_their_own_where_a_draft_model_guesses_on_one_of_two_ranks),
+        cmocka_unit_test(answers_are_their_own_where_the_draft_models_keys_depend_on_the_prompts_length),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }
