@@ -72,6 +72,7 @@ void handle_model_unload(struct call *call) {
 
 /* The daemon's settings with what the parameters say. */
 static int read_settings(const struct call *call, struct daemon_config *want, struct error *e) {
+    static char no_draft[] = "";
     const struct server *server = call->server;
     const char *path = json_string_value(json_object_get(call->params, "path"));
     const json_t *tp = json_object_get(call->params, "tp"), *ctx = json_object_get(call->params, "ctx");
@@ -79,6 +80,7 @@ static int read_settings(const struct call *call, struct daemon_config *want, st
     if (path && strcmp(path, want->model) != 0) {
         want->init = -1; /* that was about another directory */
         want->ctx = 0;
+        want->draft = no_draft; /* so was that */
     }
     if (json_is_integer(tp)) want->tp = json_integer_value(tp);
     if (json_is_integer(ctx)) want->ctx = json_integer_value(ctx);
