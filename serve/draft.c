@@ -171,6 +171,7 @@ static bool is_computed_beside(const struct draft *d, const struct draft_part *p
  * for later. */
 static bool add_part(struct draft *d, struct sequence *s, int32_t end, bool due) {
     struct draft_part part = {.s = s, .first = scheduler_second(d->scheduler, &s->entry)};
+    if (due && part.first >= end) part.first = end - 1; /* its logits are wanted in any case */
     if (part.first >= end) return true;
     if (d->n_parts == d->max_seqs || d->rows_left == 0 || is_computed_beside(d, &part)) return false;
     int32_t lacks = end - part.first;

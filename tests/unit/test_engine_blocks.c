@@ -50,6 +50,40 @@ static int64_t finish_job(struct job *job) {
     return cached;
 }
 
+/* With a draft model that is wrong now and then: whoever begins anew, shares or lets go, it reads what the
+ * model has computed, and its guesses come true but for those. */
+static void a_draft_models_keys_are_those_of_the_models_tokens(void **state) {
+    (void)state;
+    enum { JOBS = 14 };
+    struct engine_options options = fake_options(6, 0);
+    struct engine *engine;
+    struct error e = {0};
+    struct job *jobs[JOBS];
+    token_id prompt[90];
+    options.kv_memory = (FAKE_CTX / BLOCK + 4) * FAKE_BLOCK_BYTES;
+    options.debug_alias = true;
+    fake_runner = fake_runner_new();
+    fake_runner_draft(fake_runner);
+    if (engine_start_on(&engine, &fake_runner->base, &options, &e) != 0) fail_msg("%s", e.message);
+    for (int i = 0; i < JOBS; i++) {
+        fill(prompt, 90, 200 + i / 3); /* three each begin alike */
+        jobs[i] = job_new(prompt, 50 + 3 * (size_t)i, 120);
+        jobs[i]->request->sampling.speculative = i % 3 == 2 ? SPECULATIVE_OFF : SPECULATIVE_DRAFT;
+        job_submit(jobs[i], engine);
+    }
+    for (int i = 0; i < JOBS; i++) finish_job(jobs[i]);
+    struct engine_stats stats = stats_of(engine);
+    assert_true(stats.preemptions > 0 && stats.prefix_hits > 0);
+    assert_true(stats.accepted_tokens > stats.guessed_tokens / 2 && stats.accepted_tokens < stats.guessed_tokens);
+    assert_int_equal(atomic_load(&fake_runner->draft_faults), 0);
+    /* Without it the requests go on. */
+    atomic_store(&fake_runner->draft_breaks, true);
+    fill(prompt, 20, 300);
+    finish_job(ask(engine, prompt, 20, 60));
+    assert_idle(engine);
+    fake_engine_finish(engine);
+}
+
 static void requests_that_had_to_begin_anew_lose_and_repeat_nothing(void **state) {
     (void)state;
     enum { JOBS = 12 };
@@ -226,6 +260,7 @@ static void held_requests_keep_neither_slots_nor_blocks_from_others(void **state
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_draft_models_keys_are_those_of_the_models_tokens),
         cmocka_unit_test(requests_that_had_to_begin_anew_lose_and_repeat_nothing),
         cmocka_unit_test(scores_that_had_to_begin_anew_report_each_token_once),
         cmocka_unit_test(what_was_computed_is_found_again_and_told),
