@@ -146,3 +146,10 @@ void comm_broadcast(struct comm *comm, dev_addr x, size_t bytes, int root) {
 void comm_barrier(struct comm *comm) {
     if (comm->n > 1) comm->ops->barrier(comm);
 }
+
+enum replay comm_replay(struct comm *comm, uint64_t key) {
+    const struct kernels *ops = comm->ctx->ops;
+    if (!ops->replay_state) return REPLAY_PLAIN;
+    enum replay mine = ops->replay_state(comm->ctx, key);
+    return comm->n > 1 ? comm_cuda_replay(comm, mine) : mine;
+}

@@ -93,6 +93,10 @@ void comm_all_gather_rows(struct comm *comm, dev_addr x, int32_t cols, const int
 /* bytes at x, from root to all. */
 void comm_broadcast(struct comm *comm, dev_addr x, size_t bytes, int root);
 void comm_barrier(struct comm *comm);
+/* Before a step that may come again (kernels.h): what all ranks can do of it, which all then do, each with a
+ * key of its own. Collectives inside a recorded step go on counting when it runs again, and all ranks have come
+ * to this call before any runs it; comm_received does not count them. */
+enum replay comm_replay(struct comm *comm, uint64_t key);
 
 /* Bytes that this rank had to get from its peers so far, reckoned alike for every algorithm and also on a
  * plan context: a scatter brings n - 1 parts for each own element, a gather what is not own, and an

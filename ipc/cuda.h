@@ -16,6 +16,8 @@ int comm_cuda_world_reset(struct comm_world *world, struct error *e);
 
 /* Reads what the world's tuning file says, or measures and writes it. All ranks, when connected. */
 bool comm_cuda_tune(struct comm *comm);
+/* comm_replay, for more than one rank. */
+enum replay comm_cuda_replay(struct comm *comm, enum replay mine);
 /* A barrier of the ranks' threads that is no call; step: the same on all. */
 bool comm_cuda_meet_on_host(struct comm *comm, int step);
 

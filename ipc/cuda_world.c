@@ -281,5 +281,14 @@ static bool all_reduce_norm(struct comm *comm, const struct comm_norm *norm, int
     return true;
 }
 
+enum replay comm_cuda_replay(struct comm *comm, enum replay mine) {
+    struct call call = {.op = OP_REPLAY};
+    struct cuda_comm_call c;
+    if (!begin(comm, &call, (dev_addr)mine, &c)) return REPLAY_PLAIN;
+    for (int p = 0; p < comm->n; p++)
+        if ((enum replay)c.at[p] < mine) mine = (enum replay)c.at[p];
+    return mine;
+}
+
 const struct comm_ops comm_cuda_ops = {all_reduce,      reduce_scatter, all_gather, reduce_scatter_rows,
                                        all_gather_rows, broadcast,      barrier,    all_reduce_norm};

@@ -137,6 +137,7 @@ static void call_text(const struct call *call, char *buf, size_t size) {
                                       "reduce_scatter_rows", "all_gather_rows", "all_reduce_norm"};
     static const char *const algorithms[] = {"", ", one-shot", ", two-shot", ", ring"};
     if (call->op == OP_BARRIER) snprintf(buf, size, "barrier");
+    else if (call->op == OP_REPLAY) snprintf(buf, size, "a step that may come again");
     else if (call->op == OP_CONNECT)
         snprintf(buf, size, "connecting the devices (step %d)", call->rows);
     else if (call->op == OP_BROADCAST)

@@ -16,6 +16,7 @@ enum comm_op {
     OP_ALL_REDUCE_NORM,
     OP_BROADCAST,
     OP_BARRIER,
+    OP_REPLAY,
     OP_CONNECT /* a step of making the connection between devices */
 };
 

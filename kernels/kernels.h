@@ -150,6 +150,10 @@ struct adamw_params {
     float lr, beta1, beta2, eps, weight_decay, c1, c2;
 };
 
+/* What can be done of a step that came before: run its operations as they are, record them for the next
+ * time, or run what was recorded. */
+enum replay { REPLAY_PLAIN, REPLAY_RECORD, REPLAY_RUN };
+
 struct kctx;
 
 struct kernels {
@@ -225,6 +229,16 @@ struct kernels {
                         int32_t d);
     /* x[n] *= s; s = 0 clears x, whatever it held. */
     void (*scale)(struct kctx *c, dev_addr x, size_t n, float s);
+
+    /* --- steps that come again (all three, or NULL where nothing is gained by it) --------------- */
+    /* A step of one key has the same operations with the same arguments each time: only what memory holds
+     * differs. The key is an address inside memory that the step uses, at most 4096 behind its beginning.
+     * The most that can be done with the next step of this key. */
+    enum replay (*replay_state)(struct kctx *c, uint64_t key);
+    /* Around the operations. Between the two nothing is uploaded, downloaded, allocated, freed or waited
+     * for. how: at most what replay_state said. After REPLAY_RUN the caller leaves the operations out. */
+    void (*replay_begin)(struct kctx *c, uint64_t key, enum replay how);
+    void (*replay_end)(struct kctx *c);
 
     /* --- training ---------------------------------------------------------------------------- */
     /* Gradients are named d…; "+=" adds to what is there. All fp32. A training step holds whole

@@ -122,11 +122,10 @@ static void ffn(struct shard *s, const struct step *step, int32_t layer) {
     row_parallel(s, step, layer, MAT_DOWN, s->gate);
 }
 
-/* The logits of rows of out_hidden, whole on every rank, and copied to the host on rank 0. */
-static void logits_of(struct shard *s, const struct step *step) {
+/* The logits of rows of out_hidden, whole on every rank. */
+static void logits_of(struct shard *s, int32_t n) {
     const struct model_config *c = s->config;
     const struct kernels *ops = s->ctx->ops;
-    int32_t n = step->n_out;
     bool split = s->plan->n > 1;
     dev_addr part = split ? s->logits_part : s->logits;
     if (s->n_vocab > 0) {
@@ -136,12 +135,9 @@ static void logits_of(struct shard *s, const struct step *step) {
             ops->scale(s->ctx, part, (size_t)n * (size_t)s->n_vocab, 1 / c->logits_scaling);
     }
     if (split) comm_all_gather(s->comm, s->logits, part, n, s->plan->vocab, DTYPE_F32);
-    if (s->rank == 0)
-        ops->download(s->ctx, step->logits, s->logits,
-                      (size_t)n * (size_t)c->vocab * sizeof(float));
 }
 
-/* What is wanted of the wanted rows. */
+/* The wanted rows after the last norm, and their logits. */
 static void head(struct shard *s, const struct step *step, const struct step_ints *in) {
     const struct model_config *c = s->config;
     const struct kernels *ops = s->ctx->ops;
@@ -150,15 +146,61 @@ static void head(struct shard *s, const struct step *step, const struct step_int
     ops->gather_rows(s->ctx, s->out_partial, s->partial, in->out_rows, n, c->hidden);
     ops->add_rmsnorm(s->ctx, s->out_hidden, s->out_x, s->out_partial, c->residual_multiplier,
                      s->norm, n, c->hidden, c->norm_eps);
-    if (s->rank == 0 && step->states)
-        ops->download(s->ctx, step->states, s->out_hidden,
-                      (size_t)n * (size_t)c->hidden * sizeof(float));
-    if (step->logits) logits_of(s, step);
+    if (step->logits) logits_of(s, n);
+}
+
+/* What is wanted of them, to the host on rank 0. */
+static void fetch(struct shard *s, const struct step *step) {
+    const struct kernels *ops = s->ctx->ops;
+    size_t n = (size_t)step->n_out * sizeof(float);
+    if (s->rank != 0) return;
+    if (step->states)
+        ops->download(s->ctx, step->states, s->out_hidden, n * (size_t)s->config->hidden);
+    if (step->logits) ops->download(s->ctx, step->logits, s->logits, n * (size_t)s->config->vocab);
+}
+
+/* From token numbers to logits, all in device memory. */
+static void compute(struct shard *s, const struct step *step, const struct step_ints *in) {
+    const struct model_config *c = s->config;
+    const struct kernels *ops = s->ctx->ops;
+    int32_t T = step->n_rows;
+    /* A rank without vocabulary rows (fewer rows than ranks) gives zeros too. */
+    if (s->embed.data)
+        ops->embed(s->ctx, s->x, &s->embed, in->ids, T, s->plan->vocab[s->rank],
+                   c->embedding_multiplier);
+    else ops->scale(s->ctx, s->x, (size_t)T * (size_t)c->hidden, 0);
+    comm_all_reduce(s->comm, s->x, T, c->hidden, DTYPE_F32);
+    ops->rope_table(s->ctx, s->cos_sin, &s->rope, in->rows.pos, in->len, T);
+
+    ops->rmsnorm(s->ctx, s->hidden, s->x, s->layers[0].norm[NORM_ATTN], T, c->hidden, c->norm_eps);
+    for (int32_t i = 0; i < c->n_layers && !kctx_failed(s->ctx); i++) {
+        attention(s, step, i, in);
+        reduce_and_norm(s, T, s->layers[i].norm[NORM_FFN]);
+        ffn(s, step, i);
+        /* Of the last layer only the rows that are wanted are gone on with. */
+        if (i + 1 < c->n_layers) reduce_and_norm(s, T, s->layers[i + 1].norm[NORM_ATTN]);
+        else comm_all_reduce(s->comm, s->partial, T, c->hidden, DTYPE_F32);
+    }
+    if (step->n_out > 0 && !kctx_failed(s->ctx)) head(s, step, in);
+}
+
+/* A step of one row a sequence, all of whose logits are wanted, comes again and again: where a device can
+ * record it, it is one launch. Nothing but the number of rows may then tell it from another such step. */
+static bool is_decode(const struct step *step) {
+    int32_t T = step->n_rows;
+    return T == step->n_seqs && T == step->n_out && step->logits && !step->adapter;
+}
+
+static void compute_again(struct shard *s, const struct step *step, const struct step_ints *in) {
+    const struct kernels *ops = s->ctx->ops;
+    uint64_t key = s->ints + (uint64_t)step->n_rows;
+    enum replay how = comm_replay(s->comm, key);
+    if (how != REPLAY_PLAIN) ops->replay_begin(s->ctx, key, how);
+    if (how != REPLAY_RUN) compute(s, step, in);
+    if (how != REPLAY_PLAIN) ops->replay_end(s->ctx);
 }
 
 int model_forward(struct shard *s, const struct step *step, struct error *e) {
-    const struct model_config *c = s->config;
-    const struct kernels *ops = s->ctx->ops;
     int32_t T = step->n_rows;
     if (T > s->options.max_rows || step->n_out > s->options.max_out ||
         step->n_seqs > s->options.max_seqs)
@@ -166,23 +208,8 @@ int model_forward(struct shard *s, const struct step *step, struct error *e) {
                          "the shard's %d, %d and %d", T, step->n_seqs, step->n_out,
                          s->options.max_rows, s->options.max_seqs, s->options.max_out);
     struct step_ints in = upload_ints(s, step);
-    /* A rank without vocabulary rows (fewer rows than ranks) gives zeros too. */
-    if (s->embed.data)
-        ops->embed(s->ctx, s->x, &s->embed, in.ids, T, s->plan->vocab[s->rank],
-                   c->embedding_multiplier);
-    else ops->scale(s->ctx, s->x, (size_t)T * (size_t)c->hidden, 0);
-    comm_all_reduce(s->comm, s->x, T, c->hidden, DTYPE_F32);
-    ops->rope_table(s->ctx, s->cos_sin, &s->rope, in.rows.pos, in.len, T);
-
-    ops->rmsnorm(s->ctx, s->hidden, s->x, s->layers[0].norm[NORM_ATTN], T, c->hidden, c->norm_eps);
-    for (int32_t i = 0; i < c->n_layers && !kctx_failed(s->ctx); i++) {
-        attention(s, step, i, &in);
-        reduce_and_norm(s, T, s->layers[i].norm[NORM_FFN]);
-        ffn(s, step, i);
-        /* Of the last layer only the rows that are wanted are gone on with. */
-        if (i + 1 < c->n_layers) reduce_and_norm(s, T, s->layers[i + 1].norm[NORM_ATTN]);
-        else comm_all_reduce(s->comm, s->partial, T, c->hidden, DTYPE_F32);
-    }
-    if (step->n_out > 0 && !kctx_failed(s->ctx)) head(s, step, &in);
-    return ops->wait(s->ctx, e);
+    if (is_decode(step)) compute_again(s, step, &in);
+    else compute(s, step, &in);
+    if (step->n_out > 0) fetch(s, step);
+    return s->ctx->ops->wait(s->ctx, e);
 }

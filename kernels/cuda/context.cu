@@ -59,6 +59,7 @@ dev_addr cuda_scratch(struct cuda_context *c, size_t bytes) {
     bytes = align_to(bytes, 1 << 20);
 #endif
     if (!cuda_check(c, cudaStreamSynchronize(c->stream), "waiting for scratch memory")) return 0;
+    cuda_graphs_forget(c);
     cudaFree(reinterpret_cast<void *>(c->scratch));
     c->scratch = 0;
     c->scratch_bytes = 0;
@@ -82,6 +83,7 @@ static void cuda_close(struct kctx *base) {
     if (!c) return;
     cudaSetDevice(c->device);
     if (c->stream) cudaStreamSynchronize(c->stream);
+    cuda_graphs_forget(c);
     if (c->blas) cublasDestroy(c->blas);
     cudaFree(c->blas_workspace);
     cudaFree(reinterpret_cast<void *>(c->scratch));
@@ -116,6 +118,9 @@ static struct kernels make_kernels() {
     k.gather_rows = cuda_gather_rows;
     k.scale = cuda_scale;
     k.copy = cuda_copy;
+    k.replay_state = cuda_replay_state;
+    k.replay_begin = cuda_replay_begin;
+    k.replay_end = cuda_replay_end;
     k.close = cuda_close;
     cuda_train_table(&k);
     return k;

@@ -67,6 +67,19 @@ struct download_buffer {
     struct download pending[DOWNLOADS_MAX];
 };
 
+/* Recorded steps (graph.cu). */
+enum { GRAPHS_MAX = 128 };
+struct cuda_graph {
+    uint64_t key;
+    cudaGraphExec_t ready; /* NULL: seen once */
+};
+struct cuda_graphs {
+    struct cuda_graph of[GRAPHS_MAX], *recording;
+    int n;
+    bool broken;   /* no further ones */
+    uint64_t runs; /* launches of what was recorded before */
+};
+
 struct cuda_context {
     struct kctx base;
     int device;
@@ -83,6 +96,7 @@ struct cuda_context {
     struct download_buffer down;
     dev_addr scratch;
     size_t scratch_bytes;
+    struct cuda_graphs graphs;
 
     void (*waited)(void *arg); /* or NULL; by wait, when the stream is idle (ipc/ looks for its failures) */
     void *waited_arg;
@@ -113,6 +127,9 @@ static inline unsigned blocks_for(size_t n, size_t per_block) {
     return (unsigned)((n + per_block - 1) / per_block);
 }
 static inline size_t align_to(size_t n, size_t to) { return (n + to - 1) / to * to; }
+
+/* Recorded steps know addresses: called before any is given back. */
+void cuda_graphs_forget(struct cuda_context *c);
 
 /* --- products for other operations ----------------------------------------------------------------- */
 
@@ -167,6 +184,10 @@ void cuda_silu_mul(struct kctx *c, dev_addr out, dev_addr gate, dev_addr up, int
 void cuda_gather_rows(struct kctx *c, dev_addr out, dev_addr x, dev_addr index, int32_t n, int32_t d);
 void cuda_scale(struct kctx *c, dev_addr x, size_t n, float s);
 void cuda_copy(struct kctx *c, dev_addr to, dev_addr from, size_t bytes);
+
+enum replay cuda_replay_state(struct kctx *c, uint64_t key);
+void cuda_replay_begin(struct kctx *c, uint64_t key, enum replay how);
+void cuda_replay_end(struct kctx *c);
 
 /* Fills in the operations of training (train_table.cu). */
 void cuda_train_table(struct kernels *k);

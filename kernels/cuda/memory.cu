@@ -113,6 +113,7 @@ void cuda_mem_free(struct kctx *base, dev_addr addr) {
     }
     cudaSetDevice(c->device);
     cudaStreamSynchronize(c->stream);
+    cuda_graphs_forget(c);
     cudaFree(at(addr));
     m->used[m->live[i].kind] -= m->live[i].bytes;
     m->live[i] = m->live[--m->n_live];
