@@ -33,7 +33,8 @@ SAN_FLAGS = $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all)
 # A file for one instruction set is named for it; run-time dispatch chooses among them.
 ISA_avx2 = -mavx2 -mfma -mf16c
 ISA_avx512 = -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma -mf16c
-isa_flags = $(foreach isa,avx2 avx512,$(if $(findstring _$(isa).c,$(1)),$(ISA_$(isa))))
+ISA_avxvnni = $(ISA_avx2) -mavxvnni
+isa_flags = $(foreach isa,avx2 avxvnni avx512,$(if $(findstring _$(isa).c,$(1)),$(ISA_$(isa))))
 # gcc takes minutes for -O3 under the address sanitizer, whose checks are the same at $(OPT).
 kernel_flags = $(if $(SAN),,$(if $(findstring kernels/cpu/,$(1)),-O3))
 

@@ -200,6 +200,12 @@ static void compute_again(struct shard *s, const struct step *step, const struct
     if (how != REPLAY_PLAIN) ops->replay_end(s->ctx);
 }
 
+/* Training on the same context goes on without. */
+static void int8_activations(struct shard *s, bool on) {
+    const struct kernels *ops = s->ctx->ops;
+    if (s->options.int8_activations && ops->int8_activations) ops->int8_activations(s->ctx, on);
+}
+
 int model_forward(struct shard *s, const struct step *step, struct error *e) {
     int32_t T = step->n_rows;
     if (T > s->options.max_rows || step->n_out > s->options.max_out ||
@@ -208,8 +214,10 @@ int model_forward(struct shard *s, const struct step *step, struct error *e) {
                          "the shard's %d, %d and %d", T, step->n_seqs, step->n_out,
                          s->options.max_rows, s->options.max_seqs, s->options.max_out);
     struct step_ints in = upload_ints(s, step);
+    int8_activations(s, true);
     if (is_decode(step)) compute_again(s, step, &in);
     else compute(s, step, &in);
+    int8_activations(s, false);
     if (step->n_out > 0) fetch(s, step);
     return s->ctx->ops->wait(s->ctx, e);
 }

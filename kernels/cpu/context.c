@@ -1,7 +1,11 @@
 /* Opens a CPU context: instruction set, memory, team; and the table of operations. */
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/int8.h"
 #include "kernels/cpu/train.h"
 
+#ifdef __x86_64__
+#include <cpuid.h>
+#endif
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -10,36 +14,62 @@
 
 /* __builtin_cpu_supports also asks whether the system saves the wide registers. Every CPU with AVX2
  * has F16C. */
+static bool has_avxvnni(void) {
+#ifdef __x86_64__
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 4);
+#else
+    return false;
+#endif
+}
+
 static int level_found(void) {
     __builtin_cpu_init();
     bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                   __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
                   __builtin_cpu_supports("avx512vnni");
-    return avx512 ? 2 : avx2 ? 1 : 0;
+    return avx512 ? 3 : avx2 && has_avxvnni() ? 2 : avx2 ? 1 : 0;
 }
 
-static const struct cpu_level *level_choose(struct error *e) {
-    static const struct cpu_level *const levels[] = {&cpu_level_portable, &cpu_level_avx2,
-                                                     &cpu_level_avx512};
+/* avxvnni is avx2 with other integer products. */
+struct choice {
+    const char *name;
+    const struct cpu_level *level;
+    const struct cpu_int8 *int8;
+};
+
+static const struct choice *level_choose(struct error *e) {
+    static const struct choice choices[] = {
+        {"portable", &cpu_level_portable, &cpu_int8_portable},
+        {"avx2", &cpu_level_avx2, &cpu_int8_avx2},
+        {"avxvnni", &cpu_level_avx2, &cpu_int8_avxvnni},
+        {"avx512", &cpu_level_avx512, &cpu_int8_avx512},
+    };
+    enum { AVXVNNI = 2 };
     int best = level_found();
     const char *cap = getenv("TPD_CPU_CAP");
-    if (!cap || !*cap) return levels[best];
-    for (int i = 0; i < 3; i++)
-        if (strcasecmp(cap, levels[i]->name) == 0) return levels[i < best ? i : best];
-    error_set(e, ERR_CONFIG, "TPD_CPU_CAP is \"%s\": use portable, avx2 or avx512", cap);
+    if (!cap || !*cap) return &choices[best];
+    for (int i = 0; i < 4; i++) {
+        if (strcasecmp(cap, choices[i].name) != 0) continue;
+        if (i > best) i = best;
+        return &choices[i == AVXVNNI && !has_avxvnni() ? i - 1 : i];
+    }
+    error_set(e, ERR_CONFIG, "TPD_CPU_CAP is \"%s\": use portable, avx2, avxvnni or avx512", cap);
     return NULL;
 }
 
 const char *kernels_cpu_level(void) {
-    const struct cpu_level *level = level_choose(NULL);
-    return level ? level->name : "unknown";
+    const struct choice *choice = level_choose(NULL);
+    return choice ? choice->name : "unknown";
 }
 
 bool kernels_cpu_bf16(void) {
-    const struct cpu_level *level = level_choose(NULL);
-    return level && level->train->bf16();
+    const struct choice *choice = level_choose(NULL);
+    return choice && choice->level->train->bf16();
 }
+
+void cpu_int8_activations(struct kctx *base, bool on) { cpu_of(base)->int8_on = on; }
 
 void cpu_bf16_products(struct kctx *base, bool on) {
     struct cpu_ctx *c = cpu_of(base);
@@ -95,6 +125,7 @@ static void cpu_close(struct kctx *base) {
     cpu_memory_close(c);
     team_free(c->team);
     free(c->scratch);
+    free(c->x8);
     free(c);
 }
 
@@ -135,6 +166,7 @@ static const struct kernels cpu_kernels = {
     .embed_rows = cpu_embed_rows,
     .embed_grad = cpu_embed_grad,
     .bf16_products = cpu_bf16_products,
+    .int8_activations = cpu_int8_activations,
     .narrow = cpu_narrow,
     .widen = cpu_widen,
     .copy = cpu_copy,
@@ -148,13 +180,14 @@ static const struct kernels cpu_kernels = {
 int kernels_cpu_open(struct kctx **out, int rank, const struct cpu_options *options,
                      struct error *e) {
     *out = NULL;
-    const struct cpu_level *level = level_choose(e);
-    if (!level) return -(int)ERR_CONFIG;
+    const struct choice *choice = level_choose(e);
+    if (!choice) return -(int)ERR_CONFIG;
     struct cpu_ctx *c = calloc(1, sizeof *c);
     if (!c) return error_set(e, ERR_MEMORY, "no memory for the context of rank %d", rank);
     c->base.ops = &cpu_kernels;
     c->base.rank = rank;
-    c->level = level;
+    c->level = choice->level;
+    c->int8 = choice->int8;
     const char *env = getenv("TPD_DEBUG_ALIAS");
     bool alias = options->debug_alias || (env && strcmp(env, "1") == 0);
     int code = cpu_memory_open(c, options->memory_limit, alias, e);

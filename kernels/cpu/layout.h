@@ -4,9 +4,11 @@
  * k, 16 pairs, so that a lane's word has both). Quantised types: for each block of the file, the
  * fields of its 16 rows, each field 16 lanes wide, in the order
  *     scale f16[16] · minimum f16[16] · packed sub-scales u32[n][16] · planes u32[n][16]
- * A plane holds some bits of every code: word i, lane r has codes i*n … i*n+n-1 of row r, the first
- * in the lowest bits. So one load and a shift give 16 codes of one k. It is the file's bits in
- * another order, not one byte more (the last panel is filled up with zeros). */
+ * Codes are unsigned; the weight of code 0 is 0 or the least, never amid. A plane holds some bits of
+ * every code: word i, lane r has codes i*n … i*n+n-1 of row r, code c of them in byte c % 4 at bit
+ * c / 4 * bits. So one load, a shift and a mask give four bytes of codes for each of 16 rows, which is
+ * what the integer products multiply; and one more shift gives 16 codes of one k. It is the file's
+ * bits in another order, not one byte more (the last panel is filled up with zeros). */
 #ifndef TPD_KERNELS_CPU_LAYOUT_H
 #define TPD_KERNELS_CPU_LAYOUT_H
 
@@ -21,7 +23,6 @@ struct layout {
     int d, min;             /* where the file's block has its f16 scale and minimum; -1 = none */
     int scales, scale_words; /* where it has packed sub-scales, in words of 4 bytes */
     struct plane planes[2]; /* bits 0 = no plane */
-    uint8_t flip;           /* stored codes are xor flip: two's complement where 0 is amid */
 };
 
 extern const struct layout layouts[DTYPE_COUNT];

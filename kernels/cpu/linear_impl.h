@@ -7,17 +7,6 @@ INLINE int32_t chunk_end(int32_t k, int32_t cols) {
     return k + K_CHUNK < cols ? k + K_CHUNK : cols;
 }
 
-/* What panel p gives to y: lanes beyond the matrix are not written. */
-INLINE void put_outputs(const struct panels *w, int32_t panel, vf sum, const float *bias,
-                        float *y) {
-    int32_t at = panel * LANES, n = w->rows - at;
-    if (n >= LANES) {
-        v_store(y + at, bias ? v_add(sum, v_load(bias + at)) : sum);
-    } else {
-        v_store_n(y + at, bias ? v_add(sum, v_load_n(bias + at, n)) : sum, n);
-    }
-}
-
 /* --- one row ---------------------------------------------------------------------------------- */
 
 /* A member's panels are read as MATVEC_STREAMS runs side by side: a core waits for memory on many

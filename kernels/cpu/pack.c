@@ -5,16 +5,16 @@
 #include <string.h>
 
 const struct layout layouts[DTYPE_COUNT] = {
-    [DTYPE_Q8_0] = {0, -1, 0, 0, {{8, 0}}, 0x80},
-    [DTYPE_Q4_0] = {0, -1, 0, 0, {{4, 0}}, 8},
-    [DTYPE_Q4_1] = {0, 2, 0, 0, {{4, 0}}, 0},
-    [DTYPE_Q5_0] = {0, -1, 0, 0, {{1, 4}, {4, 0}}, 16},
-    [DTYPE_Q5_1] = {0, 2, 0, 0, {{1, 4}, {4, 0}}, 0},
-    [DTYPE_Q2_K] = {80, 82, 0, 4, {{2, 0}}, 0},
-    [DTYPE_Q3_K] = {108, -1, 96, 3, {{1, 2}, {2, 0}}, 4},
-    [DTYPE_Q4_K] = {0, 2, 4, 3, {{4, 0}}, 0},
-    [DTYPE_Q5_K] = {0, 2, 4, 3, {{1, 4}, {4, 0}}, 0},
-    [DTYPE_Q6_K] = {208, -1, 192, 4, {{2, 4}, {4, 0}}, 32},
+    [DTYPE_Q8_0] = {0, -1, 0, 0, {{8, 0}}},
+    [DTYPE_Q4_0] = {0, -1, 0, 0, {{4, 0}}},
+    [DTYPE_Q4_1] = {0, 2, 0, 0, {{4, 0}}},
+    [DTYPE_Q5_0] = {0, -1, 0, 0, {{1, 4}, {4, 0}}},
+    [DTYPE_Q5_1] = {0, 2, 0, 0, {{1, 4}, {4, 0}}},
+    [DTYPE_Q2_K] = {80, 82, 0, 4, {{2, 0}}},
+    [DTYPE_Q3_K] = {108, -1, 96, 3, {{1, 2}, {2, 0}}},
+    [DTYPE_Q4_K] = {0, 2, 4, 3, {{4, 0}}},
+    [DTYPE_Q5_K] = {0, 2, 4, 3, {{1, 4}, {4, 0}}},
+    [DTYPE_Q6_K] = {208, -1, 192, 4, {{2, 4}, {4, 0}}},
 };
 
 /* --- one row of a panel ----------------------------------------------------------------------- */
@@ -34,7 +34,7 @@ static inline __attribute__((always_inline)) void put_words(uint8_t *to, const u
         uint32_t word = 0;
 #pragma GCC unroll 32
         for (int i = 0; i < per_word; i++)
-            word |= ((uint32_t)codes[at + i] >> shift & mask) << (bits * i);
+            word |= ((uint32_t)codes[at + i] >> shift & mask) << (8 * (i % 4) + i / 4 * bits);
         memcpy(to, &word, 4);
     }
 }
@@ -54,7 +54,6 @@ static void put_block(enum dtype type, uint8_t *to, const uint8_t *block, int la
     int n = dtype_info(type)->block;
     uint8_t codes[QUANT_BLOCK_MAX];
     quant_block_codes(type, block, codes);
-    for (int i = 0; i < n; i++) codes[i] ^= l->flip;
     to = put_half(to, block, l->d, lane);
     to = put_half(to, block, l->min, lane);
     for (int i = 0; i < l->scale_words; i++, to += 4 * LANES)

@@ -5,6 +5,8 @@
 #define LEVEL_TABLE cpu_level_avx2
 #define MATMUL_ROWS 3 /* rows x 2 panels of accumulators: 12 of 16 registers */
 #define MATVEC_STREAMS 2
+#define INT8_ROWS 3 /* rows of integer sums and of totals: 12 of 16 registers */
+#define INT8_SIDE 1
 
 typedef struct {
     __m256 a, b;
@@ -40,6 +42,8 @@ PAIR(vf, v_div, _mm256_div_ps)
 PAIR(vf, v_max, _mm256_max_ps)
 PAIR(vf, v_min, _mm256_min_ps)
 PAIR(vi, i_add, _mm256_add_epi32)
+PAIR(vi, i_sub, _mm256_sub_epi32)
+PAIR(vi, i_max, _mm256_max_epi32)
 PAIR(vi, i_and, _mm256_and_si256)
 PAIR(vi, i_or, _mm256_or_si256)
 #undef PAIR
@@ -58,6 +62,11 @@ INLINE vi i_load(const void *p) {
     const __m256i *q = p;
     return (vi){_mm256_loadu_si256(q), _mm256_loadu_si256(q + 1)};
 }
+INLINE void i_store(void *p, vi x) {
+    __m256i *q = p;
+    _mm256_storeu_si256(q, x.a);
+    _mm256_storeu_si256(q + 1, x.b);
+}
 INLINE vi i_set1(int x) { return (vi){_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
 #define SHIFT(name, lanes, op) \
     INLINE vi name(vi x, int n) { \
@@ -70,6 +79,49 @@ SHIFT(i_sra, __v8si, >>)
 INLINE vf v_from_i(vi x) { return (vf){_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
 INLINE vi i_round(vf x) { return (vi){_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b)}; }
 INLINE vf v_cast(vi x) { return (vf){_mm256_castsi256_ps(x.a), _mm256_castsi256_ps(x.b)}; }
+INLINE vi i_cast(vf x) { return (vi){_mm256_castps_si256(x.a), _mm256_castps_si256(x.b)}; }
+
+INLINE int i_highest(vi x) {
+    __m256i b = _mm256_max_epi32(x.a, x.b);
+    __m128i c = _mm_max_epi32(_mm256_castsi256_si128(b), _mm256_extracti128_si256(b, 1));
+    c = _mm_max_epi32(c, _mm_shuffle_epi32(c, 0x4E));
+    return _mm_cvtsi128_si32(_mm_max_epi32(c, _mm_shuffle_epi32(c, 0xB1)));
+}
+INLINE void i_store_bytes(void *p, vi x) {
+    __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(x.a, x.b), 0xD8);
+    _mm_storeu_si128(p, _mm_packs_epi16(_mm256_castsi256_si128(words),
+                                        _mm256_extracti128_si256(words, 1)));
+}
+#ifdef __AVXVNNI__
+INLINE vi i_dot(vi sum, vi x, vi y) {
+    return (vi){_mm256_dpbusd_avx_epi32(sum.a, x.a, y.a), _mm256_dpbusd_avx_epi32(sum.b, x.b, y.b)};
+}
+INLINE vi i_dot8_begin(vi minus_sum) {
+    return (vi){_mm256_slli_epi32(minus_sum.a, 7), _mm256_slli_epi32(minus_sum.b, 7)};
+}
+INLINE vi i_dot8(vi sum, vi x, vi y) { return i_dot(sum, x, y); }
+#else
+/* Sums of two products fit 16 bits when no code is above 127. */
+INLINE __m256i dot_eight(__m256i sum, __m256i x, __m256i y) {
+    __m256i pairs = _mm256_maddubs_epi16(x, y);
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+INLINE vi i_dot(vi sum, vi x, vi y) {
+    return (vi){dot_eight(sum.a, x.a, y.a), dot_eight(sum.b, x.b, y.b)};
+}
+/* Codes less 128 are at most 128 in size; the sign goes over to the other factor. */
+INLINE __m256i dot_eight_signed(__m256i sum, __m256i x, __m256i y) {
+    x = _mm256_xor_si256(x, _mm256_set1_epi8(-128));
+    return dot_eight(sum, _mm256_abs_epi8(x), _mm256_sign_epi8(y, x));
+}
+INLINE vi i_dot8_begin(vi minus_sum) {
+    (void)minus_sum;
+    return (vi){_mm256_setzero_si256(), _mm256_setzero_si256()};
+}
+INLINE vi i_dot8(vi sum, vi x, vi y) {
+    return (vi){dot_eight_signed(sum.a, x.a, y.a), dot_eight_signed(sum.b, x.b, y.b)};
+}
+#endif
 
 INLINE vi i_bytes(const void *p) {
     __m128i bytes = _mm_loadu_si128(p);

@@ -5,6 +5,8 @@
 #define LEVEL_TABLE cpu_level_avx512
 #define MATMUL_ROWS 12   /* rows x 2 panels of accumulators: 24 of 32 registers */
 #define MATVEC_STREAMS 4
+#define INT8_ROWS 6 /* rows x 2 panels of integer sums and as many of totals: 24 of 32 registers */
+#define INT8_SIDE 2
 
 typedef __m512 vf;
 typedef __m512i vi;
@@ -36,6 +38,7 @@ INLINE vf v_zip_high(vf a, vf b) {
         a, _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31), b);
 }
 
+INLINE void i_store(void *p, vi a) { _mm512_storeu_si512(p, a); }
 INLINE vi i_load(const void *p) { return _mm512_loadu_si512(p); }
 INLINE vi i_set1(int x) { return _mm512_set1_epi32(x); }
 INLINE vi i_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
@@ -47,6 +50,15 @@ INLINE vi i_sra(vi a, int n) { return (vi)((__v16si)a >> n); }
 INLINE vf v_from_i(vi a) { return _mm512_cvtepi32_ps(a); }
 INLINE vi i_round(vf a) { return _mm512_cvtps_epi32(a); }
 INLINE vf v_cast(vi a) { return _mm512_castsi512_ps(a); }
+INLINE vi i_cast(vf a) { return _mm512_castps_si512(a); }
+
+INLINE vi i_sub(vi a, vi b) { return _mm512_sub_epi32(a, b); }
+INLINE vi i_max(vi a, vi b) { return _mm512_max_epi32(a, b); }
+INLINE int i_highest(vi a) { return _mm512_reduce_max_epi32(a); }
+INLINE void i_store_bytes(void *p, vi a) { _mm_storeu_si128(p, _mm512_cvtepi32_epi8(a)); }
+INLINE vi i_dot(vi sum, vi a, vi b) { return _mm512_dpbusd_epi32(sum, a, b); }
+INLINE vi i_dot8_begin(vi minus_sum) { return i_sll(minus_sum, 7); }
+INLINE vi i_dot8(vi sum, vi a, vi b) { return i_dot(sum, a, b); }
 
 INLINE vi i_bytes(const void *p) { return _mm512_cvtepi8_epi32(_mm_loadu_si128(p)); }
 INLINE float one_f16(uint16_t half) { return _cvtsh_ss(half); }
@@ -100,7 +112,7 @@ INLINE vf v_code4(vi a) {
     return _mm512_permutexvar_ps(a, table);
 }
 INLINE vf v_code4s(vi a) {
-    const vf table = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1);
+    const vf table = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
     return _mm512_permutexvar_ps(a, table);
 }
 INLINE vf v_code2(vi a) {
@@ -108,7 +120,7 @@ INLINE vf v_code2(vi a) {
     return _mm512_permutexvar_ps(a, table);
 }
 INLINE vf v_code3s(vi a) {
-    const vf table = _mm512_setr_ps(0, 1, 2, 3, -4, -3, -2, -1, 0, 1, 2, 3, -4, -3, -2, -1);
+    const vf table = _mm512_setr_ps(-4, -3, -2, -1, 0, 1, 2, 3, -4, -3, -2, -1, 0, 1, 2, 3);
     return _mm512_permutexvar_ps(a, table);
 }
 INLINE vf v_code5(vi a) {
@@ -117,16 +129,15 @@ INLINE vf v_code5(vi a) {
     return _mm512_permutex2var_ps(low, a, high);
 }
 INLINE vf v_code5s(vi a) {
-    const vf low = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    const vf high = _mm512_setr_ps(-16, -15, -14, -13, -12, -11, -10, -9, -8, -7, -6, -5, -4, -3,
-                                   -2, -1);
+    const vf low = _mm512_setr_ps(-16, -15, -14, -13, -12, -11, -10, -9, -8, -7, -6, -5, -4, -3,
+                                  -2, -1);
+    const vf high = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     return _mm512_permutex2var_ps(low, a, high);
 }
 
 /* Products of bf16 pairs, for functions marked BF16 alone: not every CPU of this level has them. */
 #define VEC_BF16
 #define BF16 __attribute__((target("avx512bf16")))
-INLINE void i_store(float *p, vi a) { _mm512_storeu_si512(p, a); }
 /* a's 16 values, then b's, rounded to even. */
 BF16 INLINE vi i_bf16_joined(vf a, vf b) { return (vi)_mm512_cvtne2ps_pbh(b, a); }
 /* Lane i: a's value in the low half, b's in the high one. */

@@ -7,6 +7,8 @@
 #define LEVEL_TABLE cpu_level_portable
 #define MATMUL_ROWS 2
 #define MATVEC_STREAMS 1
+#define INT8_ROWS 2
+#define INT8_SIDE 1
 
 #pragma GCC diagnostic ignored "-Wpsabi" /* vectors are only passed to inlined functions */
 
@@ -58,13 +60,38 @@ INLINE vi i_load(const void *p) {
     memcpy(&x, p, 64);
     return x;
 }
+INLINE void i_store(void *p, vi x) { memcpy(p, &x, 64); }
 INLINE vi i_set1(int x) { return (vi){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
 INLINE vi i_add(vi x, vi y) { return x + y; }
+INLINE vi i_sub(vi x, vi y) { return x - y; }
+INLINE vi i_max(vi x, vi y) {
+    vi m = x > y;
+    return (x & m) | (y & ~m);
+}
 INLINE vi i_and(vi x, vi y) { return x & y; }
 INLINE vi i_or(vi x, vi y) { return x | y; }
 INLINE vi i_srl(vi x, int n) { return (vi)((vu)x >> n); }
 INLINE vi i_sll(vi x, int n) { return (vi)((vu)x << n); }
 INLINE vi i_sra(vi x, int n) { return x >> n; }
+INLINE vi i_cast(vf x) { return (vi)x; }
+INLINE int i_highest(vi x) {
+    int highest = x[0];
+    for (int i = 1; i < 16; i++)
+        if (x[i] > highest) highest = x[i];
+    return highest;
+}
+INLINE void i_store_bytes(void *p, vi x) {
+    int8_t byte[16];
+    for (int i = 0; i < 16; i++) byte[i] = (int8_t)x[i];
+    memcpy(p, byte, 16);
+}
+static __attribute__((noinline, unused)) vi i_dot(vi sum, vi x, vi y) { /* too long to repeat */
+    for (int i = 0; i < 4; i++)
+        sum += (vi)((vu)x >> (8 * i) & 255) * ((vi)((vu)y << (24 - 8 * i)) >> 24);
+    return sum;
+}
+INLINE vi i_dot8_begin(vi minus_sum) { return minus_sum * 128; }
+INLINE vi i_dot8(vi sum, vi x, vi y) { return i_dot(sum, x, y); }
 INLINE vf v_from_i(vi x) { return __builtin_convertvector(x, vf); }
 INLINE vi i_round(vf x) {
     const float shift = 12582912; /* 1.5 * 2^23: adding it rounds to even; for |x| < 2^22 */

@@ -2,9 +2,12 @@
  * offset, place of the codes), and weight_TYPE gives 16 weights of the run's k number j. The
  * products are exact, so the weights are those of dtype_row_to_f32, bit for bit. */
 
-#ifndef VEC_LOOKS_UP
+/* The low bits as a number, and as one around 0: the highest code is the most positive. */
 INLINE vf code_unsigned(vi a, int bits) { return v_from_i(i_and(a, i_set1((1 << bits) - 1))); }
-INLINE vf code_signed(vi a, int bits) { return v_from_i(i_sra(i_sll(a, 32 - bits), 32 - bits)); }
+INLINE vf code_signed(vi a, int bits) {
+    return v_from_i(i_add(i_and(a, i_set1((1 << bits) - 1)), i_set1(-(1 << (bits - 1)))));
+}
+#ifndef VEC_LOOKS_UP
 INLINE vf v_code2(vi a) { return code_unsigned(a, 2); }
 INLINE vf v_code4(vi a) { return code_unsigned(a, 4); }
 INLINE vf v_code5(vi a) { return code_unsigned(a, 5); }
@@ -28,9 +31,16 @@ INLINE const uint8_t *block_at(const uint8_t *panel, int k, int block, int bytes
 INLINE vi word_at(const uint8_t *words, int i) { return i_load(words + WORD * i); }
 INLINE vf v_minus(vf a) { return v_sub(v_zero(), a); }
 
-/* The low bits of a, then bit j of high above them at bit position at. */
+/* Where a plane's word has code j, when its codes have that many bits. */
+INLINE int code_at(int j, int bits) { return 8 * (j % 4) + j / 4 * bits; }
+/* a's bit (or the bits above it) moved from one place to another. */
+INLINE vi i_moved(vi a, int from, int to) {
+    return from > to ? i_srl(a, from - to) : i_sll(a, to - from);
+}
+
+/* The low bits of a, then code j of a plane of single bits above them, at bit position at. */
 INLINE vi with_bit(vi a, int bits, vi high, int j, int at) {
-    vi bit = j > at ? i_srl(high, j - at) : i_sll(high, at - j);
+    vi bit = i_moved(high, code_at(j, 1), at);
     return i_or(i_and(a, i_set1((1 << bits) - 1)), i_and(bit, i_set1(1 << at)));
 }
 
@@ -62,11 +72,11 @@ INLINE struct run run_q8_0(const uint8_t *panel, int k) {
 }
 INLINE vf weight_q8_0(const struct run *r, int j) {
     vi word = word_at(r->low, j / 4);
-    return v_mul(v_from_i(i_sra(i_sll(word, 24 - 8 * (j % 4)), 24)), r->scale);
+    return v_mul(code_signed(i_srl(word, 8 * (j % 4)), 8), r->scale);
 }
 
 INLINE vi nibble_at(const struct run *r, int j) {
-    return i_srl(word_at(r->low, j / 8), 4 * (j % 8));
+    return i_srl(word_at(r->low, j / 8), code_at(j % 8, 4));
 }
 
 INLINE struct run run_q4_0(const uint8_t *panel, int k) {
@@ -125,7 +135,7 @@ INLINE struct run run_q2_k(const uint8_t *panel, int k) {
     };
 }
 INLINE vf weight_q2_k(const struct run *r, int j) {
-    return v_fma(v_code2(i_srl(r->high, 2 * j)), r->scale, r->offset);
+    return v_fma(v_code2(i_srl(r->high, code_at(j, 2))), r->scale, r->offset);
 }
 
 /* 16 scales of 6 bits: nibbles in bytes 0 … 7 (low ones first), pairs of bits in bytes 8 … 11. */
@@ -137,11 +147,11 @@ INLINE struct run run_q3_k(const uint8_t *panel, int k) {
     vi scale = i_add(i_or(low, i_sll(high, 4)), i_set1(-32));
     const uint8_t *bits = scales + 3 * WORD;
     return (struct run){.scale = v_mul(v_f16(b), v_from_i(scale)),
-                        .high = i_srl(word_at(bits, i / 2), 16 * (i % 2)),
+                        .high = i_srl(word_at(bits, i / 2), 4 * (i % 2)),
                         .low = bits + 8 * WORD + (size_t)WORD * (size_t)i};
 }
 INLINE vf weight_q3_k(const struct run *r, int j) {
-    vi code = with_bit(i_srl(i_load(r->low), 2 * j), 2, r->high, j, 2);
+    vi code = with_bit(i_srl(i_load(r->low), code_at(j, 2)), 2, r->high, j, 2);
     return v_mul(v_code3s(code), r->scale);
 }
 
@@ -189,9 +199,9 @@ INLINE struct run run_q6_k(const uint8_t *panel, int k) {
                         .low = pairs + 16 * WORD + (size_t)(2 * WORD) * (size_t)i};
 }
 INLINE vf weight_q6_k(const struct run *r, int j) {
-    vi pair = j < 2 ? i_sll(r->high, 4 - 2 * j) : i_srl(r->high, 2 * j - 4);
+    vi pair = i_moved(r->high, code_at(j, 2), 4);
     vi code = i_or(low_bits(nibble_at(r, j), 4), i_and(pair, i_set1(0x30)));
-    return v_mul(v_from_i(i_sra(i_sll(code, 26), 26)), r->scale);
+    return v_mul(code_signed(code, 6), r->scale);
 }
 
 /* type, the suffix of its functions, k that share a run. Plain types: as many as unroll well. */
@@ -200,3 +210,16 @@ INLINE vf weight_q6_k(const struct run *r, int j) {
     X(DTYPE_Q4_0, q4_0, 32) X(DTYPE_Q4_1, q4_1, 32) X(DTYPE_Q5_0, q5_0, 32)                   \
     X(DTYPE_Q5_1, q5_1, 32) X(DTYPE_Q2_K, q2_k, 16) X(DTYPE_Q3_K, q3_k, 16)                   \
     X(DTYPE_Q4_K, q4_k, 32) X(DTYPE_Q5_K, q5_k, 32) X(DTYPE_Q6_K, q6_k, 16)
+
+/* --- outputs ----------------------------------------------------------------------------------- */
+
+/* What panel p gives to y: lanes beyond the matrix are not written. */
+INLINE void put_outputs(const struct panels *w, int32_t panel, vf sum, const float *bias,
+                        float *y) {
+    int32_t at = panel * LANES, n = w->rows - at;
+    if (n >= LANES) {
+        v_store(y + at, bias ? v_add(sum, v_load(bias + at)) : sum);
+    } else {
+        v_store_n(y + at, bias ? v_add(sum, v_load_n(bias + at, n)) : sum, n);
+    }
+}

@@ -356,6 +356,7 @@ static const struct kernels plan_kernels = {
     .embed_rows = plan_embed_rows,
     .embed_grad = plan_embed_grad,
     .bf16_products = plan_bf16_products,
+    .int8_activations = plan_int8_activations,
     .narrow = plan_narrow,
     .widen = plan_widen,
     .copy = plan_copy,

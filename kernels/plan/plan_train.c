@@ -175,6 +175,10 @@ void plan_bf16_products(struct kctx *c, bool on) {
     (void)c, (void)on;
 }
 
+void plan_int8_activations(struct kctx *c, bool on) {
+    (void)c, (void)on;
+}
+
 void plan_narrow(struct kctx *c, dev_addr to, dev_addr from, size_t n) {
     plan_reads(c, from, n * sizeof(float), "narrow");
     plan_writes(c, to, n * sizeof(uint16_t), "narrow");

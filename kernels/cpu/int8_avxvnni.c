@@ -1,0 +1,8 @@
+#define INT8_TABLE cpu_int8_avxvnni
+#include "kernels/cpu/vec.h"
+
+#include "kernels/cpu/vec_avx2.h"
+
+#include "kernels/cpu/weights_impl.h"
+
+#include "kernels/cpu/int8_impl.h"

@@ -1,0 +1,365 @@
+/* Products of weights' codes with activations in int8: see int8.h for what is summed in what order,
+ * layout.h for the panels. A panel's word has 4 codes of each of 16 rows, a word of x 4 codes of one
+ * row: one i_dot is 64 products. */
+#include "kernels/cpu/int8.h"
+
+#include <float.h>
+#include <string.h>
+
+/* --- x ---------------------------------------------------------------------------------------- */
+
+/* Word i of the block goes to to[i * n]. A number that is none makes the whole block none: its scale
+ * says so, and the outputs. */
+INLINE void quantise_block(const float *x, uint32_t *to, size_t n) {
+    const vi size_bits = i_set1(0x7FFFFFFF);
+    vf low = v_load(x), high = v_load(x + LANES);
+    int32_t bits = i_highest(i_max(i_and(i_cast(low), size_bits), i_and(i_cast(high), size_bits)));
+    struct {
+        int8_t codes[X8_BLOCK];
+        float scale, sum;
+        int32_t minus, minus_low;
+    } block = {.scale = 0};
+    float most;
+    memcpy(&most, &bits, 4);
+    if (!(most <= FLT_MAX)) {
+        block.scale = block.sum = most - most;
+    } else if (most >= 0x1p-100f) { /* 127 / most is finite, and nobody misses what is smaller */
+        vf times = v_set1(127 / most);
+        vi a = i_round(v_mul(low, times)), b = i_round(v_mul(high, times));
+        float sum_low = v_sum(v_from_i(a)), sum = sum_low + v_sum(v_from_i(b));
+        i_store_bytes(block.codes, a);
+        i_store_bytes(block.codes + LANES, b);
+        block.scale = most / 127;
+        block.sum = block.scale * sum;
+        block.minus = -(int32_t)sum;
+        block.minus_low = -(int32_t)sum_low;
+    }
+    uint32_t words[X8_WORDS];
+    memcpy(words, &block, sizeof words);
+    UNROLL for (int i = 0; i < X8_WORDS; i++) to[(size_t)i * n] = words[i];
+}
+
+static void quantise(const struct x8 *to, const float *x, int32_t from, int32_t end) {
+    for (int32_t r = from; r < end; r++) {
+        int32_t first = r / to->group_rows * to->group_rows, n = to->n_rows - first;
+        size_t rows = (size_t)(n < to->group_rows ? n : to->group_rows);
+        uint32_t *words = to->words + (size_t)first * x8_row_words(to->cols) + (r - first);
+        const float *row = x + (size_t)r * (size_t)to->cols;
+        for (int32_t k = 0; k < to->cols; k += X8_BLOCK, words += X8_WORDS * rows)
+            quantise_block(row + k, words, rows);
+    }
+}
+
+INLINE vi x_word(const uint32_t *x) { return i_set1((int)*x); }
+INLINE vf x_float(const uint32_t *x) {
+    float f;
+    memcpy(&f, x, 4);
+    return v_set1(f);
+}
+
+/* --- codes: bytes_TYPE gives codes 4i … 4i+3 of a run (weights_impl.h) --------------------------- */
+
+INLINE vi each_byte(vi a, int mask) { return i_and(a, i_set1(mask * 0x01010101)); }
+
+INLINE vi bytes_q8_0(const struct run *r, int i) { return word_at(r->low, i); }
+INLINE vi bytes_q4_0(const struct run *r, int i) {
+    vi word = word_at(r->low, i / 2);
+    return each_byte(i % 2 ? i_srl(word, 4) : word, 15);
+}
+INLINE vi bytes_q4_1(const struct run *r, int i) { return bytes_q4_0(r, i); }
+INLINE vi bytes_q4_k(const struct run *r, int i) { return bytes_q4_0(r, i); }
+INLINE vi bytes_q5_0(const struct run *r, int i) {
+    return i_or(bytes_q4_0(r, i), each_byte(i_moved(r->high, i, 4), 16));
+}
+INLINE vi bytes_q5_1(const struct run *r, int i) { return bytes_q5_0(r, i); }
+INLINE vi bytes_q5_k(const struct run *r, int i) { return bytes_q5_0(r, i); }
+INLINE vi bytes_q2_k(const struct run *r, int i) { return each_byte(i_srl(r->high, 2 * i), 3); }
+INLINE vi bytes_q3_k(const struct run *r, int i) {
+    return i_or(each_byte(i_srl(i_load(r->low), 2 * i), 3), each_byte(i_moved(r->high, i, 2), 4));
+}
+INLINE vi bytes_q6_k(const struct run *r, int i) {
+    return i_or(bytes_q4_0(r, i), each_byte(i_moved(r->high, 2 * i, 4), 48));
+}
+
+/* Where the code of weight 0 lies: at 1 << zero, or at 0, and a minimum is added. */
+enum { MIN = -1, EIGHT_BITS = 7 };
+
+/* type, suffix, k of a run, k of a block, its bytes, zero */
+#define INT8_TYPES(X)                                                                          \
+    X(DTYPE_Q8_0, q8_0, 32, 32, 34, EIGHT_BITS) X(DTYPE_Q4_0, q4_0, 32, 32, 18, 3)             \
+    X(DTYPE_Q4_1, q4_1, 32, 32, 20, MIN) X(DTYPE_Q5_0, q5_0, 32, 32, 22, 4)                    \
+    X(DTYPE_Q5_1, q5_1, 32, 32, 24, MIN) X(DTYPE_Q2_K, q2_k, 16, 256, 84, MIN)                 \
+    X(DTYPE_Q3_K, q3_k, 16, 256, 110, 2) X(DTYPE_Q4_K, q4_k, 32, 256, 144, MIN)                \
+    X(DTYPE_Q5_K, q5_k, 32, 256, 176, MIN) X(DTYPE_Q6_K, q6_k, 16, 256, 210, 5)
+
+/* Minus the sum of x's codes over a run: the block's, or that of its half (0 or 1). Words of x are
+ * n apart. */
+INLINE vi minus_sum(const uint32_t *x, size_t n, int run, int half) {
+    vi all = x_word(x + X8_MINUS * n);
+    if (run == X8_BLOCK) return all;
+    vi low = x_word(x + X8_MINUS_LOW * n);
+    return half ? i_sub(all, low) : low;
+}
+/* Its scale times the sum. */
+INLINE vf scaled_sum(const uint32_t *x, size_t n, int run, int half) {
+    if (run == X8_BLOCK) return x_float(x + X8_SUM * n);
+    vi sum = i_sub(i_set1(0), minus_sum(x, n, run, half));
+    return v_mul(v_from_i(sum), x_float(x + X8_SCALE * n));
+}
+INLINE vi sum_begin(int zero, const uint32_t *x, size_t n, int run, int half) {
+    if (zero == MIN) return i_set1(0);
+    vi minus = minus_sum(x, n, run, half);
+    return zero == EIGHT_BITS ? i_dot8_begin(minus) : i_sll(minus, zero);
+}
+INLINE vi sum_add(int zero, vi sum, vi codes, vi x) {
+    return zero == EIGHT_BITS ? i_dot8(sum, codes, x) : i_dot(sum, codes, x);
+}
+INLINE vf total_add(vf total, vi sum, vf scale, vf x_scale) {
+    return v_fma(v_from_i(sum), v_mul(scale, x_scale), total);
+}
+
+/* --- one row ---------------------------------------------------------------------------------- */
+
+/* Panels side by side, as in linear_impl.h. The scales of a block come first, where the places of
+ * their bits are constants; then its codes, 32 k after another. */
+#define MATVEC8(TYPE, name, RUN, BLOCK, BYTES, ZERO)                                           \
+    static void matvec8_##name(const uint8_t *const *panel, int32_t cols, const uint32_t *x,   \
+                               vf *total) {                                                    \
+        enum { RUNS = BLOCK / RUN, HALVES = X8_BLOCK / RUN };                                  \
+        const uint8_t *at[MATVEC_STREAMS];                                                     \
+        vf all[MATVEC_STREAMS], scale[MATVEC_STREAMS][RUNS], offset[MATVEC_STREAMS][RUNS];     \
+        UNROLL for (int s = 0; s < MATVEC_STREAMS; s++) all[s] = v_zero(), at[s] = panel[s];   \
+        for (int32_t k = 0; k < cols; k += BLOCK) {                                            \
+            UNROLL for (int i = 0; i < RUNS; i++)                                              \
+                UNROLL for (int s = 0; s < MATVEC_STREAMS; s++) {                              \
+                    struct run r = run_##name(at[s], i * RUN);                                 \
+                    scale[s][i] = r.scale;                                                     \
+                    if (ZERO == MIN) offset[s][i] = r.offset;                                  \
+                }                                                                              \
+            for (int i = 0; i < RUNS; i += HALVES, x += X8_WORDS) {                            \
+                vf x_scale = x_float(x + X8_SCALE);                                            \
+                UNROLL for (int h = 0; h < HALVES; h++) {                                      \
+                    vi sum[MATVEC_STREAMS], begin = sum_begin(ZERO, x, 1, RUN, h);             \
+                    struct run r[MATVEC_STREAMS];                                              \
+                    UNROLL for (int s = 0; s < MATVEC_STREAMS; s++) {                          \
+                        r[s] = run_##name(at[s], (i + h) * RUN);                               \
+                        sum[s] = begin;                                                        \
+                    }                                                                          \
+                    UNROLL for (int j = 0; j < RUN / 4; j++) {                                 \
+                        vi xj = x_word(x + h * (RUN / 4) + j);                                 \
+                        UNROLL for (int s = 0; s < MATVEC_STREAMS; s++)                        \
+                            sum[s] = sum_add(ZERO, sum[s], bytes_##name(&r[s], j), xj);        \
+                    }                                                                          \
+                    UNROLL for (int s = 0; s < MATVEC_STREAMS; s++) {                          \
+                        all[s] = total_add(all[s], sum[s], scale[s][i + h], x_scale);          \
+                        if (ZERO == MIN)                                                       \
+                            all[s] = v_fma(offset[s][i + h], scaled_sum(x, 1, RUN, h), all[s]); \
+                    }                                                                          \
+                }                                                                              \
+            }                                                                                  \
+            UNROLL for (int s = 0; s < MATVEC_STREAMS; s++) at[s] += LANES * BYTES;            \
+        }                                                                                      \
+        UNROLL for (int s = 0; s < MATVEC_STREAMS; s++) total[s] = all[s];                     \
+    }
+
+INT8_TYPES(MATVEC8)
+
+typedef void matvec8_fn(const uint8_t *const *panel, int32_t cols, const uint32_t *x, vf *total);
+
+static void matvec8(const struct panels *w, int32_t from, int32_t to, const struct x8 *x,
+                    const float *bias, float *y) {
+#define ENTRY(TYPE, name, RUN, BLOCK, BYTES, ZERO) [TYPE] = matvec8_##name,
+    static matvec8_fn *const of_type[DTYPE_COUNT] = {INT8_TYPES(ENTRY)};
+#undef ENTRY
+    int32_t stride = (to - from + MATVEC_STREAMS - 1) / MATVEC_STREAMS;
+    for (int32_t i = 0; i < stride; i++) {
+        const uint8_t *panel[MATVEC_STREAMS];
+        vf total[MATVEC_STREAMS];
+        for (int s = 0; s < MATVEC_STREAMS; s++) {
+            int32_t p = from + s * stride + i;
+            panel[s] = w->data + (size_t)(p < to ? p : from + i) * w->panel_bytes;
+        }
+        of_type[w->type](panel, w->cols, x->words, total);
+        for (int s = 0; s < MATVEC_STREAMS; s++) {
+            int32_t p = from + s * stride + i;
+            if (p < to) put_outputs(w, p, total[s], bias, y);
+        }
+    }
+}
+
+/* --- many rows -------------------------------------------------------------------------------- */
+
+/* INT8_CHUNK k of INT8_PANELS panels, unpacked: for each panel, of each 4 k a word of codes, of each
+ * run a scale and perhaps an offset. */
+struct tile8 {
+    uint8_t *codes;        /* [panel][INT8_CHUNK / 4][WORD] */
+    float *scale, *offset; /* [panel][INT8_CHUNK / 16][LANES] */
+    float *sums;           /* [row][panel][LANES]: the outputs so far */
+    int32_t n_k;
+    bool first;
+    const uint8_t *next[INT8_PANELS]; /* what is unpacked next, to be fetched meanwhile */
+    int32_t next_lines;               /* cache lines of each for 32 k */
+};
+enum { TILE8_CODES = INT8_CHUNK * LANES, TILE8_SCALES = INT8_CHUNK / 16 * LANES };
+
+#define UNPACK(TYPE, name, RUN, BLOCK, BYTES, ZERO)                                            \
+    static void unpack_##name(const uint8_t *from, int32_t n_k, uint8_t *codes, float *scale,  \
+                              float *offset) {                                                 \
+        for (int32_t k = 0; k < n_k; k += BLOCK, from += LANES * BYTES) {                      \
+            UNROLL for (int i = 0; i < BLOCK; i += RUN) {                                      \
+                struct run r = run_##name(from, i);                                            \
+                v_store(scale, r.scale), scale += LANES;                                       \
+                if (ZERO == MIN) v_store(offset, r.offset), offset += LANES;                   \
+            }                                                                                  \
+            for (int i = 0; i < BLOCK; i += RUN) {                                             \
+                struct run r = run_##name(from, i);                                            \
+                UNROLL for (int j = 0; j < RUN / 4; j++, codes += WORD)                        \
+                    i_store(codes, bytes_##name(&r, j));                                       \
+            }                                                                                  \
+        }                                                                                      \
+    }
+
+INT8_TYPES(UNPACK)
+
+/* rows, n_panels, run are constants for the compiler, and zero but for its shift. x: a group's. */
+INLINE void tile8_rows(const struct tile8 *t, int panel, int rows, int n_panels, int run, int zero,
+                       const uint32_t *x, float *sums) {
+    vf total[INT8_ROWS][INT8_PANELS];
+    const uint8_t *codes = t->codes + panel * TILE8_CODES;
+    const float *scale = t->scale + panel * TILE8_SCALES, *offset = t->offset + panel * TILE8_SCALES;
+    size_t n = (size_t)rows;
+    sums += panel * LANES;
+    UNROLL for (int r = 0; r < rows; r++)
+        UNROLL for (int p = 0; p < n_panels; p++)
+            total[r][p] = t->first ? v_zero() : v_load(sums + (r * INT8_PANELS + p) * LANES);
+    for (int32_t k = 0; k < t->n_k; k += X8_BLOCK, x += X8_WORDS * n) {
+        for (int32_t i = 0; i < t->next_lines; i++)
+            for (int p = panel; p < panel + n_panels; p++)
+                __builtin_prefetch(t->next[p] + 64 * (k / X8_BLOCK * t->next_lines + i), 0, 2);
+        UNROLL for (int h = 0; h < X8_BLOCK / run; h++) {
+            vi sum[INT8_ROWS][INT8_PANELS];
+            UNROLL for (int r = 0; r < rows; r++)
+                UNROLL for (int p = 0; p < n_panels; p++)
+                    sum[r][p] = sum_begin(zero, x + r, n, run, h);
+            UNROLL for (int j = 0; j < run / 4; j++, codes += WORD) {
+                vi w[INT8_PANELS];
+                UNROLL for (int p = 0; p < n_panels; p++) w[p] = i_load(codes + p * TILE8_CODES);
+                UNROLL for (int r = 0; r < rows; r++) {
+                    vi xj = x_word(x + (size_t)(h * (run / 4) + j) * n + r);
+                    UNROLL for (int p = 0; p < n_panels; p++)
+                        sum[r][p] = sum_add(zero, sum[r][p], w[p], xj);
+                }
+            }
+            UNROLL for (int r = 0; r < rows; r++) {
+                vf x_scale = x_float(x + X8_SCALE * n + r);
+                UNROLL for (int p = 0; p < n_panels; p++)
+                    total[r][p] = total_add(total[r][p], sum[r][p],
+                                            v_load(scale + p * TILE8_SCALES), x_scale);
+            }
+            if (zero == MIN)
+                UNROLL for (int r = 0; r < rows; r++) {
+                    vf x_sum = scaled_sum(x + r, n, run, h);
+                    UNROLL for (int p = 0; p < n_panels; p++)
+                        total[r][p] = v_fma(v_load(offset + p * TILE8_SCALES), x_sum, total[r][p]);
+                }
+            scale += LANES, offset += LANES;
+        }
+    }
+    UNROLL for (int r = 0; r < rows; r++)
+        UNROLL for (int p = 0; p < n_panels; p++)
+            v_store(sums + (r * INT8_PANELS + p) * LANES, total[r][p]);
+}
+
+/* The inner loop knows a type by its runs and its zero. */
+#define TILE8(RUN, ZERO, n)                                                                    \
+    static void tile8_##RUN##_##ZERO##_##n(const struct tile8 *t, const uint32_t *x,           \
+                                           float *sums) {                                      \
+        UNROLL for (int p = 0; p < INT8_PANELS; p += INT8_SIDE)                                \
+            tile8_rows(t, p, n, INT8_SIDE, RUN, ZERO, x, sums);                                \
+    }
+#if INT8_ROWS == 6
+#define EACH_ROWS(X, RUN, ZERO)                                                                \
+    X(RUN, ZERO, 1) X(RUN, ZERO, 2) X(RUN, ZERO, 3) X(RUN, ZERO, 4) X(RUN, ZERO, 5) X(RUN, ZERO, 6)
+#elif INT8_ROWS == 3
+#define EACH_ROWS(X, RUN, ZERO) X(RUN, ZERO, 1) X(RUN, ZERO, 2) X(RUN, ZERO, 3)
+#else
+#define EACH_ROWS(X, RUN, ZERO) X(RUN, ZERO, 1) X(RUN, ZERO, 2)
+#endif
+EACH_ROWS(TILE8, 32, EIGHT_BITS)
+EACH_ROWS(TILE8, 32, 3)
+EACH_ROWS(TILE8, 32, 4)
+EACH_ROWS(TILE8, 32, MIN)
+EACH_ROWS(TILE8, 16, 2)
+EACH_ROWS(TILE8, 16, 5)
+EACH_ROWS(TILE8, 16, MIN)
+
+typedef void tile8_fn(const struct tile8 *t, const uint32_t *x, float *sums);
+typedef void unpack_fn(const uint8_t *from, int32_t n_k, uint8_t *codes, float *scale,
+                       float *offset);
+struct loops8 {
+    unpack_fn *unpack;
+    tile8_fn *of_rows[INT8_ROWS + 1];
+};
+
+static const struct loops8 *loops8_of(enum dtype type) {
+#define ROWS(RUN, ZERO, n) [n] = tile8_##RUN##_##ZERO##_##n,
+#define ENTRY(TYPE, name, RUN, BLOCK, BYTES, ZERO) \
+    [TYPE] = {unpack_##name, {EACH_ROWS(ROWS, RUN, ZERO)}},
+    static const struct loops8 of_type[DTYPE_COUNT] = {INT8_TYPES(ENTRY)};
+#undef ENTRY
+#undef ROWS
+    return &of_type[type];
+}
+
+/* Where the panel has column k, the first of a chunk. */
+static const uint8_t *chunk8_at(const struct panels *w, int32_t panel, int32_t k) {
+    return w->data + (size_t)panel * w->panel_bytes + LANES * dtype_row_bytes(w->type, k);
+}
+
+/* Panels p and q (which is p for a last one alone); next: the panel after them. */
+static void two_panels8(const struct panels *w, int32_t p, int32_t q, int32_t next,
+                        const struct x8 *x, struct tile8 *t) {
+    const struct loops8 *loops = loops8_of(w->type);
+    for (int32_t k = 0; k < w->cols; k += INT8_CHUNK) {
+        bool last = w->cols - k <= INT8_CHUNK;
+        t->n_k = last ? w->cols - k : INT8_CHUNK;
+        t->first = k == 0;
+        loops->unpack(chunk8_at(w, p, k), t->n_k, t->codes, t->scale, t->offset);
+        loops->unpack(chunk8_at(w, q, k), t->n_k, t->codes + TILE8_CODES, t->scale + TILE8_SCALES,
+                      t->offset + TILE8_SCALES);
+        t->next[0] = chunk8_at(w, last ? next : p, last ? 0 : k + INT8_CHUNK);
+        t->next[1] = chunk8_at(w, last ? next + (q - p) : q, last ? 0 : k + INT8_CHUNK);
+        t->next_lines = (int32_t)(w->panel_bytes / (size_t)(w->cols / X8_BLOCK) / 64) + 1;
+        for (int32_t r = 0; r < x->n_rows; r += x->group_rows, t->next_lines = 0) {
+            int32_t rows = x->n_rows - r < x->group_rows ? x->n_rows - r : x->group_rows;
+            loops->of_rows[rows](t, x->words + (size_t)r * x8_row_words(w->cols) +
+                                        (size_t)(k / X8_BLOCK * X8_WORDS * rows),
+                                 t->sums + (size_t)r * (INT8_PANELS * LANES));
+        }
+    }
+}
+
+static void matmul8(const struct panels *w, int32_t from, int32_t to, const struct x8 *x,
+                    const float *bias, float *y, void *scratch) {
+    struct tile8 t = {.codes = scratch};
+    t.scale = (float *)(void *)(t.codes + INT8_PANELS * TILE8_CODES);
+    t.offset = t.scale + INT8_PANELS * TILE8_SCALES;
+    t.sums = t.offset + INT8_PANELS * TILE8_SCALES;
+    for (int32_t p = from; p < to; p += 2) {
+        bool alone = p + 1 == to;
+        two_panels8(w, p, alone ? p : p + 1, p + 2 < to ? p + 2 : from, x, &t);
+        for (int32_t r = 0; r < x->n_rows; r++) {
+            const float *sums = t.sums + (size_t)r * (INT8_PANELS * LANES);
+            float *row = y + (size_t)r * (size_t)w->rows;
+            put_outputs(w, p, v_load(sums), bias, row);
+            if (!alone) put_outputs(w, p + 1, v_load(sums + LANES), bias, row);
+        }
+    }
+}
+
+const struct cpu_int8 INT8_TABLE = {
+    .rows = INT8_ROWS,
+    .quantise = quantise,
+    .matvec = matvec8,
+    .matmul = matmul8,
+};
