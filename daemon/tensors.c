@@ -119,8 +119,8 @@ static json_t *layout_json(const struct weight_layout *l, size_t offset) {
         }
         json_array_append_new(arrays, array);
     }
-    return json_pack("{s:i, s:i, s:i, s:o}", "lanes", l->lanes, "columns", l->columns, "flip",
-                     l->flip, "arrays", arrays);
+    return json_pack("{s:i, s:i, s:b, s:o}", "lanes", l->lanes, "columns", l->columns, "by_bytes",
+                     l->by_bytes, "arrays", arrays);
 }
 
 static json_t *handle_json(const struct mem_handle *h) {

@@ -81,8 +81,9 @@ struct mem_handle {
  *   values      the elements themselves, one or two words a block
  *   scale, minimum   one of a block
  *   sub_scales  the block's packed sub-scales, as the file has them
- *   codes       `bits` bits of each code, the first in a word's lowest; they belong at bit `shift` of the
- *               code. There may be two such arrays. The code as base/dequant.h has it is xor'ed with flip. */
+ *   codes       `bits` bits of each code; they belong at bit `shift` of the code as base/dequant.h has it.
+ *               There may be two such arrays. Code i of a word stands at bit i * bits; by_bytes: in byte
+ *               i % 4, at bit i / 4 * bits of it. */
 enum { ARRAY_AXES = 4, LAYOUT_ARRAYS = 5 };
 struct weight_array {
     const char *name;
@@ -93,7 +94,7 @@ struct weight_array {
 };
 struct weight_layout {
     int32_t lanes, columns;
-    uint8_t flip;
+    bool by_bytes;
     int n_arrays;
     struct weight_array arrays[LAYOUT_ARRAYS];
 };

@@ -363,10 +363,14 @@ class TensorShard:
         out: Any = 0
         for which, about in enumerate(a for a in self.layout["arrays"] if a["name"] == "codes"):
             words, bits = self._rows("codes", which), about["bits"]
-            each = words[..., None] >> numpy.arange(0, 32, bits, dtype="<u4")
-            each = (each & ((1 << bits) - 1)).reshape(*words.shape[:2], self.layout["columns"])
+            at = numpy.arange(0, 32, bits, dtype="<u4")
+            if self.layout["by_bytes"]:
+                i = numpy.arange(32 // bits, dtype="<u4")
+                at = i % 4 * 8 + i // 4 * bits
+            each = words[..., None] >> at & ((1 << bits) - 1)
+            each = each.reshape(*words.shape[:2], self.layout["columns"])
             out = out | each << about["shift"]
-        return out ^ self.layout["flip"]
+        return out
 
     def sub_scales(self) -> Any:
         """The packed sub-scales of a K-quant as [row, block, byte], as they stand in a GGUF file."""

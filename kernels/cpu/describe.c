@@ -37,7 +37,7 @@ static void describe_quantised(const struct weight *w, struct cursor *c, struct 
     const struct layout *l = &layouts[w->type];
     const struct dtype_info *info = dtype_info(w->type);
     out->columns = info->block;
-    out->flip = l->flip;
+    out->by_bytes = true;
     c->blocks = (size_t)(w->cols / info->block);
     c->block_bytes = LANES * (size_t)info->block_bytes;
     add(out, c, "scale", "f16", 2, 1, false);

@@ -299,7 +299,7 @@ def test_a_gpus_handle_goes_to_the_driver(monkeypatch):
     about = {"name": "w", "shape": [4, 6], "dtype": "f16", "shards": [
         {"rank": 0, "rows": [0, 4], "cols": [0, 6], "offset": 256, "bytes": 64,
          "handle": {"kind": "cuda", "ipc": "ab" * 64, "device": 3},
-         "layout": {"lanes": 1, "columns": 1, "flip": 0, "arrays": [
+         "layout": {"lanes": 1, "columns": 1, "by_bytes": False, "arrays": [
              {"name": "values", "type": "f16", "offset": 256, "shape": [4, 6, 1, 1], "stride": [16, 2, 0, 2]}]}}]}
     tensor = tpd_client.Tensor(about)
     array = tensor.shards[0].array().__cuda_array_interface__

@@ -129,15 +129,17 @@ static void layouts_say_where_everything_is(void **state) {
         for (int r = 0; r < ROWS; r++)
             for (int b = 0; b < 3; b++) {
                 uint8_t codes[QUANT_BLOCK_MAX], expected[QUANT_BLOCK_MAX];
-                memset(codes, l.flip, sizeof codes);
+                memset(codes, 0, sizeof codes);
                 for (int i = 0; i < l.n_arrays; i++) {
                     const struct weight_array *a = &l.arrays[i];
                     size_t at[] = {(size_t)(r / l.lanes), (size_t)b, (size_t)(r % l.lanes), 0};
                     for (int k = 0; a->bits && k < info->block; k++) {
                         at[3] = (size_t)(k * a->bits / 32);
                         assert_true(at[3] < a->shape[3]);
-                        uint64_t bits = word_at(data, a, 4, at) >> (k * a->bits % 32);
-                        codes[k] ^= (uint8_t)((bits & ((1u << a->bits) - 1)) << a->shift);
+                        int of = k % (32 / a->bits); /* the word's codes */
+                        int bit = l.by_bytes ? of % 4 * 8 + of / 4 * a->bits : of * a->bits;
+                        uint64_t bits = word_at(data, a, 4, at) >> bit;
+                        codes[k] |= (uint8_t)((bits & ((1u << a->bits) - 1)) << a->shift);
                     }
                 }
                 quant_block_codes((enum dtype)type, file + (size_t)r * row_bytes + (size_t)b * (size_t)info->block_bytes,
