@@ -236,15 +236,17 @@ struct kernels {
     /* x[n] *= s; s = 0 clears x, whatever it held. */
     void (*scale)(struct kctx *c, dev_addr x, size_t n, float s);
 
-    /* --- steps that come again (all three, or NULL where nothing is gained by it) --------------- */
+    /* --- steps that come again (all four, or NULL where nothing is gained by it) --------------- */
     /* A step of one key has the same operations with the same arguments each time: only what memory holds
      * differs. The key is an address inside memory that the step uses, at most 4096 behind its beginning.
      * The most that can be done with the next step of this key. */
     enum replay (*replay_state)(struct kctx *c, uint64_t key);
-    /* Around the operations. Between the two nothing is uploaded, downloaded, allocated, freed or waited
-     * for. how: at most what replay_state said. After REPLAY_RUN the caller leaves the operations out. */
-    void (*replay_begin)(struct kctx *c, uint64_t key, enum replay how);
+    /* Around the operations, which are recorded and not run; what becomes of it, replay_state says then.
+     * Between the two nothing is uploaded, downloaded, allocated, freed or waited for. */
+    void (*replay_begin)(struct kctx *c, uint64_t key);
     void (*replay_end)(struct kctx *c);
+    /* Enqueues all that was recorded for this key. */
+    void (*replay_run)(struct kctx *c, uint64_t key);
 
     /* --- training ---------------------------------------------------------------------------- */
     /* Gradients are named d…; "+=" adds to what is there. All fp32. A training step holds whole

@@ -188,16 +188,24 @@ static void compute(struct shard *s, const struct step *step, const struct step_
  * record it, it is one launch. Nothing but the number of rows may then tell it from another such step. */
 static bool is_decode(const struct step *step) {
     int32_t T = step->n_rows;
-    return T == step->n_seqs && T == step->n_out && step->logits && !step->adapter;
+    for (int32_t i = 0; step->adapter && i < step->n_seqs; i++)
+        if (step->adapter[i] >= 0) return false;
+    return T == step->n_seqs && T == step->n_out && step->logits;
 }
 
 static void compute_again(struct shard *s, const struct step *step, const struct step_ints *in) {
     const struct kernels *ops = s->ctx->ops;
     uint64_t key = s->ints + (uint64_t)step->n_rows;
     enum replay how = comm_replay(s->comm, key);
-    if (how != REPLAY_PLAIN) ops->replay_begin(s->ctx, key, how);
-    if (how != REPLAY_RUN) compute(s, step, in);
-    if (how != REPLAY_PLAIN) ops->replay_end(s->ctx);
+    if (how == REPLAY_RECORD) {
+        ops->replay_begin(s->ctx, key);
+        compute(s, step, in);
+        ops->replay_end(s->ctx);
+        /* All have recorded: no rank makes ready any more while kernels of another wait for its own. */
+        how = comm_replay(s->comm, key);
+    }
+    if (how == REPLAY_RUN) ops->replay_run(s->ctx, key);
+    else compute(s, step, in);
 }
 
 /* Training on the same context goes on without. */

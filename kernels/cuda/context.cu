@@ -121,6 +121,7 @@ static struct kernels make_kernels() {
     k.replay_state = cuda_replay_state;
     k.replay_begin = cuda_replay_begin;
     k.replay_end = cuda_replay_end;
+    k.replay_run = cuda_replay_run;
     k.close = cuda_close;
     cuda_train_table(&k);
     return k;

@@ -76,8 +76,7 @@ struct cuda_graph {
 struct cuda_graphs {
     struct cuda_graph of[GRAPHS_MAX], *recording;
     int n;
-    bool broken;   /* no further ones */
-    uint64_t runs; /* launches of what was recorded before */
+    bool broken; /* no further ones */
 };
 
 struct cuda_context {
@@ -186,8 +185,9 @@ void cuda_scale(struct kctx *c, dev_addr x, size_t n, float s);
 void cuda_copy(struct kctx *c, dev_addr to, dev_addr from, size_t bytes);
 
 enum replay cuda_replay_state(struct kctx *c, uint64_t key);
-void cuda_replay_begin(struct kctx *c, uint64_t key, enum replay how);
+void cuda_replay_begin(struct kctx *c, uint64_t key);
 void cuda_replay_end(struct kctx *c);
+void cuda_replay_run(struct kctx *c, uint64_t key);
 
 /* Fills in the operations of training (train_table.cu). */
 void cuda_train_table(struct kernels *k);

@@ -3,6 +3,7 @@
  * The first step of a key runs as it is, so that scratch memory is as large as it will be; the second one
  * is captured; then the graph is launched. It holds addresses, so whatever is freed, or moved as scratch
  * memory is, takes all graphs with it. TPD_CUDA_GRAPHS=0 does without. */
+#include "base/log.h"
 #include "kernels/cuda/cuda.h"
 
 #include <cstdlib>
@@ -40,23 +41,20 @@ enum replay cuda_replay_state(struct kctx *base, uint64_t key) {
     return REPLAY_PLAIN;
 }
 
-void cuda_replay_begin(struct kctx *base, uint64_t key, enum replay how) {
-    if (how == REPLAY_PLAIN || !cuda_begin(base)) return;
+void cuda_replay_begin(struct kctx *base, uint64_t key) {
+    if (!cuda_begin(base)) return;
     struct cuda_context *c = cuda_of(base);
     struct cuda_graph *g = find(&c->graphs, key);
-    if (!g || (how == REPLAY_RUN && !g->ready)) {
-        cuda_refuse(c, "there is no graph to %s", how == REPLAY_RUN ? "run" : "record");
-    } else if (how == REPLAY_RUN) {
-        if (cuda_check(c, cudaGraphLaunch(g->ready, c->stream), "launching a graph")) c->graphs.runs++;
-    } else if (cuda_check(c, cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal),
-                          "capturing a step")) {
+    if (!g) cuda_refuse(c, "a step is recorded that nobody asked about");
+    else if (cuda_check(c, cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal),
+                        "capturing a step")) {
         if (g->ready) cudaGraphExecDestroy(g->ready);
         g->ready = nullptr;
         c->graphs.recording = g;
     }
 }
 
-/* What was captured has not run yet. */
+/* Without a graph nothing is lost: the step runs as it is. */
 void cuda_replay_end(struct kctx *base) {
     struct cuda_context *c = cuda_of(base);
     struct cuda_graph *g = c->graphs.recording;
@@ -64,9 +62,19 @@ void cuda_replay_end(struct kctx *base) {
     cudaGraph_t graph = nullptr;
     c->graphs.recording = nullptr;
     cudaError_t rc = cudaStreamEndCapture(c->stream, &graph);
-    bool fine = cuda_check(c, rc, "capturing a step") && !kctx_failed(base);
-    fine = fine && cuda_check(c, cudaGraphInstantiate(&g->ready, graph, 0), "making a graph of a step") &&
-           cuda_check(c, cudaGraphLaunch(g->ready, c->stream), "launching a graph");
+    if (rc == cudaSuccess) rc = cudaGraphInstantiate(&g->ready, graph, 0);
     if (graph) cudaGraphDestroy(graph);
-    c->graphs.broken |= !fine; /* steps run as they are from here on */
+    if (rc == cudaSuccess) return;
+    cudaGetLastError();
+    g->ready = nullptr;
+    c->graphs.broken = true;
+    log_warn("%s: decode steps run without a CUDA graph: %s", c->name, cudaGetErrorString(rc));
+}
+
+void cuda_replay_run(struct kctx *base, uint64_t key) {
+    if (!cuda_begin(base)) return;
+    struct cuda_context *c = cuda_of(base);
+    const struct cuda_graph *g = find(&c->graphs, key);
+    if (!g || !g->ready) cuda_refuse(c, "a step is run that was not recorded");
+    else cuda_check(c, cudaGraphLaunch(g->ready, c->stream), "launching a graph");
 }
