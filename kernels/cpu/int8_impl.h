@@ -236,7 +236,8 @@ INLINE void tile8_rows(const struct tile8 *t, int panel, int rows, int n_panels,
         for (int32_t i = 0; i < t->next_lines; i++)
             for (int p = panel; p < panel + n_panels; p++)
                 __builtin_prefetch(t->next[p] + 64 * (k / X8_BLOCK * t->next_lines + i), 0, 2);
-        UNROLL for (int h = 0; h < X8_BLOCK / run; h++) {
+        /* One or two rounds: gcc unrolls them, and would warn of a wish to. */
+        for (int h = 0; h < X8_BLOCK / run; h++) {
             vi sum[INT8_ROWS][INT8_PANELS];
             UNROLL for (int r = 0; r < rows; r++)
                 UNROLL for (int p = 0; p < n_panels; p++)
