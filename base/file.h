@@ -45,6 +45,8 @@ void file_writer_abandon(struct file_writer *w);
 /* mkdir -p (mode 0700 for what is new). */
 int dir_make(const char *path, struct error *e);
 int dir_sync(const char *path, struct error *e);
+/* Renames a directory that is whole to where nothing is yet (ERR_CONFLICT), and syncs. */
+int dir_move(const char *from, const char *to, struct error *e);
 /* Removes a directory and all in it; one that is not there is no error. */
 int dir_remove(const char *path, struct error *e);
 

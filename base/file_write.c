@@ -111,6 +111,13 @@ int dir_sync(const char *path, struct error *e) {
     return err;
 }
 
+int dir_move(const char *from, const char *to, struct error *e) {
+    if (rename(from, to) == 0) return sync_parent(to, e);
+    return errno == ENOTEMPTY || errno == EEXIST || errno == ENOTDIR
+               ? error_set(e, ERR_CONFLICT, "%s appeared meanwhile: choose another name", to)
+               : error_errno(e, errno, to, "create");
+}
+
 static int remove_at(int parent, const char *name, const char *shown, struct error *e) {
     if (unlinkat(parent, name, 0) == 0 || errno == ENOENT) return 0;
     if (errno != EISDIR && errno != EPERM) return error_errno(e, errno, shown, "remove");

@@ -9,7 +9,7 @@
 enum { FLAG_MAX = 64 };
 
 /* Flags of the protocol whose features this version does not have yet. */
-static const char *const absent_flags[] = {"quant", "adapter", "listen", "data-dir"};
+static const char *const absent_flags[] = {"adapter", "listen", "data-dir"};
 
 /* "--kv-type" → "kv_type"; false when it is not of that form. An "=value" at the end is given in
  * *value. */
@@ -126,6 +126,7 @@ void command_line_help(void) {
            "       tpd inspect PATH [--json]              check a model file, show what it holds\n"
            "       tpd plan PATH [--tp N] [--ctx N] …     what it takes of each rank to serve or train it\n"
            "       tpd merge MODEL ADAPTER OUT [--json]   write a model and its adapter as one model\n"
+           "       tpd quantize IN OUT q8|q4 [--json]     write a model in groups of 8 or 4 bits\n"
            "       tpd tokenize PATH [--special]          JSON lines of text to token ids\n"
            "       tpd detokenize PATH [--stream]         JSON lines of token ids to text\n"
            "       tpd template PATH                      JSON lines of messages to what the model reads\n"

@@ -16,6 +16,9 @@
 const struct config_key config_keys[] = {
     {"model", CONFIG_TEXT, AT(model), "", 0, 0, NULL,
      "the model: a Hugging Face directory or a .gguf file"},
+    {"quant", CONFIG_CHOICE, AT(quant), "none", 0, 0, "none|q8|q4",
+     "serve a model of f32, f16 or bf16 weights in groups of 8 or 4 bits; the result is kept in "
+     "state_dir, so only the first start makes it"},
     {"init", CONFIG_INT, AT(init), "-1", -1, INT64_MAX, NULL,
      "begin a model: its directory has config.json and a tokenizer but no weights, which are drawn "
      "from this seed; -1 = the weights are there"},

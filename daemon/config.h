@@ -22,7 +22,7 @@ struct id_list {
 
 /* Strings are owned and never NULL; empty means not set. */
 struct daemon_config {
-    char *model, *draft, *device, *kv_type, *activations;
+    char *model, *draft, *quant, *device, *kv_type, *activations;
     int64_t init, draft_tp, tp, threads, ctx, slots, max_queue, step_tokens, train_share, keep_results, kv_memory;
     int64_t memory_limit;
     double memory_fraction;

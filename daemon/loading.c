@@ -5,6 +5,7 @@
 #include "daemon/draft_model.h"
 #include "daemon/notify.h"
 #include "daemon/call.h"
+#include "daemon/quantise.h"
 #include "daemon/training.h"
 #include "daemon/unloading.h"
 #include "text/chat.h"
@@ -48,6 +49,7 @@ static void open_files(uv_work_t *work) {
     int rc = seed < 0 ? model_open(&l->model, path, &l->error)
                       : model_open_new(&l->model, path, (uint64_t)seed, &l->error);
     if (rc != 0) return;
+    if (quantise_opened(l->server, &l->want, l->model, l->devices.cores.n, &l->error) != 0) return;
     l->model_ms = ms_since(start);
     start = clock_ns();
     if (tokenizer_open(&l->tokenizer, path, &l->error) != 0) return;
@@ -204,8 +206,9 @@ static void on_opened(uv_work_t *work, int status) {
     /* A drain that began meanwhile still serves what waits. */
     if (rc == 0 && (server->state == SERVER_LOADING || server->parked))
         rc = start_engine(server, &l->error);
-    if (rc != 0) load_failed(server, &l->error);
-    else if (server->engine) calls_unpark(server);
+    bool given_up = server->state == SERVER_ENDED && l->error.kind == ERR_CANCELLED;
+    if (rc != 0 && !given_up) load_failed(server, &l->error);
+    else if (rc == 0 && server->engine) calls_unpark(server);
     free(l);
 }
 

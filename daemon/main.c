@@ -4,6 +4,7 @@
 #include "daemon/merge.h"
 #include "daemon/offline_inspect.h"
 #include "daemon/offline_plan.h"
+#include "daemon/offline_quantize.h"
 #include "daemon/offline_template.h"
 #include "daemon/offline_text.h"
 #include "daemon/server.h"
@@ -74,6 +75,7 @@ int main(int argc, char **argv) {
     if (strcmp(command, "inspect") == 0) return offline_inspect(argc - 2, argv + 2);
     if (strcmp(command, "plan") == 0) return offline_plan(argc - 2, argv + 2);
     if (strcmp(command, "merge") == 0) return offline_merge(argc - 2, argv + 2);
+    if (strcmp(command, "quantize") == 0) return offline_quantize(argc - 2, argv + 2);
     if (strcmp(command, "tokenize") == 0) return offline_tokenize(argc - 2, argv + 2);
     if (strcmp(command, "detokenize") == 0) return offline_detokenize(argc - 2, argv + 2);
     if (strcmp(command, "template") == 0) return offline_template(argc - 2, argv + 2);

@@ -28,9 +28,9 @@ static json_t *model_json(const struct server *server) {
                          server_state_lacks_model(server->state) ? json_null()
                                                                  : string_json(server->config->model),
                          "architecture");
-    return json_pack("{s:o, s:s, s:s}", "path", string_json(model_path(model)), "architecture",
+    return json_pack("{s:o, s:s, s:s, s:s}", "path", string_json(model_path(model)), "architecture",
                      arch_name(model_config(model)->arch), "dtype",
-                     dtype_info(model_dtype(model))->name);
+                     dtype_info(model_dtype(model))->name, "quant", server->config->quant);
 }
 
 static json_t *devices_json(const struct engine_stats *stats) {
@@ -174,10 +174,11 @@ void handle_model_info(struct call *call) {
     json_t *eos = json_array();
     for (int32_t i = 0; i < config->n_eos; i++)
         json_array_append_new(eos, json_integer(config->eos_ids[i]));
-    call_result(call, json_pack("{s:o, s:s, s:s, s:I, s:o, s:i, s:i, s:o, s:o, s:o, s:o}", "path",
+    call_result(call, json_pack("{s:o, s:s, s:s, s:s, s:I, s:o, s:i, s:i, s:o, s:o, s:o, s:o}", "path",
                                 string_json(model_path(server->model)), "architecture",
                                 arch_name(config->arch), "dtype",
-                                dtype_info(model_dtype(server->model))->name, "bytes",
+                                dtype_info(model_dtype(server->model))->name, "quant",
+                                server->config->quant, "bytes",
                                 (json_int_t)model_weight_bytes(server->model), "shape",
                                 shape_json(config), "ctx", (int)stats.ctx, "tp",
                                 (int)server->config->tp, "ranks", rank_bytes_json(&stats), "bos",

@@ -35,6 +35,7 @@ static const struct flag flags[] = {
     {"batch", FLAG_INT, "B", "sequences at once: slots that serve, bins of a training step (default 1)"},
     {"kv_type", FLAG_TEXT, "T", "auto, f32, f16, bf16 or q8"},
     {"dtype", FLAG_TEXT, "T", "what the weights would be: bf16, q8_0, q4_k … (default: as they are)"},
+    {"quant", FLAG_TEXT, "Q", "served with --quant q8 or q4"},
     {"train", FLAG_TEXT, "METHOD", "also train, beside serving: lora or full"},
     {"grad_checkpointing", FLAG_SWITCH, NULL, "compute layers again in backward; =auto: as few as fit"},
     {"set", FLAG_SET, "KEY=VALUE", "any key of a job: lora.r=8, seq_len=2048, batch_size=4"},

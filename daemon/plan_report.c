@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/machine.h"
+#include "model/quant.h"
 #include "serve/engine.h"
 #include "train/sizes.h"
 
@@ -67,7 +68,7 @@ static bool holds(const char *dir, const char *name) {
 static int open_path(struct planner *p, const char *path, int type, struct error *e) {
     if (path_has_suffix(path, ".json")) return outline_of_file(p, path, type, e);
     bool weights = !path_is_dir(path) || holds(path, "model.safetensors") ||
-                   holds(path, "model.safetensors.index.json");
+                   holds(path, "model.safetensors.index.json") || holds(path, "model.gguf");
     if (weights && type < 0) return model_open(&p->own, path, e);
     if (!path_is_dir(path) || !holds(path, "config.json"))
         return weights ? error_set(e, ERR_PARAMS, "%s: dtype is for a model whose config.json is "
@@ -93,6 +94,15 @@ static int read_dtype(const struct planner *p, int *type, struct error *e) {
     return -(int)ERR_PARAMS;
 }
 
+/* As the daemon would with `quant`. */
+static int take_quant(struct planner *p, struct error *e) {
+    const char *word = json_word(param(p, "quant"));
+    int quant = word ? quant_from_name(word) : QUANT_NONE;
+    if (quant <= QUANT_NONE) return 0;
+    if (!p->own) return error_set(e, ERR_PARAMS, "quant is for a model that is named: give its path");
+    return model_quantise_shapes(p->own, (enum quant)quant, e);
+}
+
 static int open_model(struct planner *p, struct error *e) {
     const json_t *config = param(p, "config");
     const char *path = json_word(param(p, "path"));
@@ -102,7 +112,7 @@ static int open_model(struct planner *p, struct error *e) {
     else if (path) err = open_path(p, path, type, e);
     else if (!p->context->loaded) err = error_set(e, ERR_PARAMS, "path (or config) is required");
     p->model = p->own ? p->own : p->context->loaded;
-    return err;
+    return err ? err : take_quant(p, e);
 }
 
 /* --- what is asked ----------------------------------------------------------------------------- */

@@ -32,6 +32,7 @@ static void close_connections(struct server *server) {
 static void close_all(struct server *server) {
     if (server->state == SERVER_ENDED) return;
     server_enter(server, SERVER_ENDED);
+    atomic_store(&server->abandon_loading, true);
     if (server->engine) {
         engine_stop(server->engine, false);
         engine_join(server->engine);
@@ -176,7 +177,8 @@ static int open_and_run(struct server *server, struct error *e) {
     if (rc == 0) rc = state_dir_open(server->config, &server->state_lock_fd, &state_dir, e);
     if (rc == 0) rc = training_open(server, state_dir, e);
     if (rc == 0) rc = adapters_open(server, state_dir, e);
-    if (rc == 0 && asprintf(&server->tuning_path, "%s/all-reduce.tuning", state_dir) < 0)
+    if (rc == 0 && (asprintf(&server->tuning_path, "%s/all-reduce.tuning", state_dir) < 0 ||
+                    asprintf(&server->quant_dir, "%s/quant", state_dir) < 0))
         rc = error_set(e, ERR_MEMORY, "no memory for a path");
     if (rc == 0) rc = listener_open(&server->listener, server->config, e);
     if (rc == 0) rc = tensors_open(server, state_dir, e);
@@ -213,6 +215,7 @@ int server_run(const struct daemon_config *config) {
     model_free(server->draft);
     free(server->tuning_path);
     free(server->loaded_path);
+    free(server->quant_dir);
     int exit_code = server->exit_code;
     free(server);
     log_info("ended, exit code %d", exit_code);

@@ -17,6 +17,7 @@
 #include "daemon/tensors.h"
 #include "serve/engine.h"
 
+#include <stdatomic.h>
 #include <uv.h>
 
 struct training;
@@ -66,6 +67,8 @@ struct server {
     int64_t started_ns;
 
     struct devices devices;      /* chosen when the model is open */
+    char *quant_dir;             /* in state_dir: quantised weights that are kept */
+    atomic_bool abandon_loading; /* nobody waits for the model any more */
     char *tuning_path;           /* in state_dir: which all-reduces are the fastest on these GPUs */
     struct model *model;         /* NULL until it is open */
     struct model *draft;         /* the same; NULL too where there is none */

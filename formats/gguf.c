@@ -33,6 +33,7 @@ struct gguf {
     struct file_map map;
     uint32_t version;
     size_t alignment;
+    const char *keys_end;
     size_t n_keys, n_tensors;
     struct gguf_value *values;
     struct gguf_tensor *tensors;
@@ -182,6 +183,7 @@ static int read_keys(struct gguf *gguf, struct reader *r) {
         if (!name_index_add(&gguf->key_index, value->key.data, value->key.size, i))
             return fault(r, "is there twice");
     }
+    gguf->keys_end = (const char *)r->data + r->at;
     r->item[0] = '\0';
     return 0;
 }
@@ -418,6 +420,17 @@ uint64_t gguf_key_count(const struct gguf *gguf) {
 struct gguf_string gguf_key(const struct gguf *gguf, uint64_t i, enum gguf_type *type) {
     *type = gguf->values[i].type;
     return gguf->values[i].key;
+}
+
+struct gguf_string gguf_key_bytes(const struct gguf *gguf, uint64_t i) {
+    enum { LENGTH = 8 }; /* before a name */
+    const char *from = gguf->values[i].key.data - LENGTH;
+    const char *to = i + 1 < gguf->n_keys ? gguf->values[i + 1].key.data - LENGTH : gguf->keys_end;
+    return (struct gguf_string){from, (size_t)(to - from)};
+}
+
+size_t gguf_alignment(const struct gguf *gguf) {
+    return gguf->alignment;
 }
 
 const struct gguf_array *gguf_value_at(const struct gguf *gguf, const char *key,

@@ -67,6 +67,10 @@ const struct gguf_tensor *gguf_tensor_find(const struct gguf *gguf, const char *
 uint64_t gguf_key_count(const struct gguf *gguf);
 /* Key i and its type. */
 struct gguf_string gguf_key(const struct gguf *gguf, uint64_t i, enum gguf_type *type);
+/* All of key i as it stands in the file: name, type and value. */
+struct gguf_string gguf_key_bytes(const struct gguf *gguf, uint64_t i);
+/* What offsets of tensors are multiples of. */
+size_t gguf_alignment(const struct gguf *gguf);
 
 /* 1 when the key is there, 0 when not, negative with an error that names key and type when it has
  * a type or value that does not fit. Integers take any integer type, floats f32 and f64. */

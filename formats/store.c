@@ -128,11 +128,22 @@ static int open_shards(struct store *store, const struct shard_index *index, str
     return 0;
 }
 
+/* Weights as `tpd quantize` writes them beside a config.json. Rows of GGUF's own tensor names may be in
+ * another order than Hugging Face's, which the configuration goes by. */
+static int open_dir_gguf(struct store *store, const char *path, struct error *e) {
+    int err = open_gguf(store, path, e);
+    if (err || gguf_tensor_find(store->gguf, "model.embed_tokens.weight")) return err;
+    return error_bad_file(e, path, NULL, NULL,
+                          "has tensors under GGUF's names, not Hugging Face's: it is a model by itself, "
+                          "so give the path of this file");
+}
+
 static int open_dir(struct store *store, const char *path, struct error *e) {
     char *single = path_join(path, "model.safetensors");
     char *index_path = path_join(path, "model.safetensors.index.json");
+    char *gguf = path_join(path, "model.gguf");
     int err;
-    if (!single || !index_path) {
+    if (!single || !index_path || !gguf) {
         err = no_memory(path, e);
     } else if (path_exists(single)) {
         err = open_single(store, single, e);
@@ -141,9 +152,12 @@ static int open_dir(struct store *store, const char *path, struct error *e) {
         err = shard_index_read(&index, path, index_path, e);
         if (!err) err = open_shards(store, &index, e);
         shard_index_free(&index);
+    } else if (path_exists(gguf)) {
+        err = open_dir_gguf(store, gguf, e);
     } else {
         err = store_dir_explain(path, e);
     }
+    free(gguf);
     free(single);
     free(index_path);
     return err;
@@ -182,7 +196,8 @@ static int lay_out(struct store *store, const struct store_tensor *entries, size
         bool fits = true;
         for (int d = 0; d < t.n_dims; d++)
             fits &= !__builtin_mul_overflow(elements, (size_t)t.dims[d], &elements);
-        fits &= !__builtin_mul_overflow(elements, dtype_row_bytes((enum dtype)t.type, 1), &t.bytes);
+        const struct dtype_info *info = dtype_info((enum dtype)t.type); /* rows are whole blocks */
+        fits &= !__builtin_mul_overflow(elements / (size_t)info->block, (size_t)info->block_bytes, &t.bytes);
         fits &= t.bytes < SIZE_MAX / 2 - *total;
         if (!fits)
             return error_set(e, ERR_MEMORY, "%s: %s is larger than memory can be", store->made_path,

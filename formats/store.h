@@ -1,7 +1,7 @@
 /* formats/store.h: the tensors of a model on disk, whatever the format.
  *
- * Opens a Hugging Face directory (model.safetensors, or shards with model.safetensors.index.json),
- * a single .safetensors file, or a .gguf file; checks all of it; gives tensors by their Hugging
+ * Opens a Hugging Face directory (model.safetensors, or shards with model.safetensors.index.json, or
+ * model.gguf with tensors under Hugging Face's names, as `tpd quantize` writes it), a single .safetensors file, or a .gguf file; checks all of it; gives tensors by their Hugging
  * Face name ("model.layers.0.self_attn.q_proj.weight"; GGUF names are translated). Data is mapped,
  * never copied. Read-only after open; any thread.
  *

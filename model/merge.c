@@ -5,7 +5,6 @@
 #include "model/adapter_private.h"
 #include "model/hf_dir.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -257,22 +256,6 @@ static int write_all(struct merge *m, struct error *e) {
     return err;
 }
 
-/* The directory that holds path. */
-static int sync_parent(const char *path, struct error *e) {
-    const char *name = path_base(path);
-    char *dir = name == path ? strdup(".") : strndup(path, (size_t)(name - path));
-    int err = dir ? dir_sync(dir, e) : error_set(e, ERR_MEMORY, "no memory for a path");
-    free(dir);
-    return err;
-}
-
-static int move_into_place(const char *from, const char *to, struct error *e) {
-    if (rename(from, to) == 0) return sync_parent(to, e);
-    return errno == ENOTEMPTY || errno == EEXIST || errno == ENOTDIR
-               ? error_set(e, ERR_CONFLICT, "%s appeared meanwhile: choose another name", to)
-               : error_errno(e, errno, to, "create");
-}
-
 int model_merge(struct merge_report *report, const struct model *base, const struct adapter *adapter,
                 const char *out, const struct merge_options *options, struct error *e) {
     struct merge m = {
@@ -294,7 +277,7 @@ int model_merge(struct merge_report *report, const struct model *base, const str
         err = dir_remove(m.dir, e); /* of a merge that was killed */
         if (!err) err = dir_make(m.dir, e);
         if (!err) err = write_all(&m, e);
-        if (!err) err = move_into_place(m.dir, to, e);
+        if (!err) err = dir_move(m.dir, to, e);
         if (err) dir_remove(m.dir, NULL);
     }
     free(m.pieces);

@@ -135,7 +135,8 @@ int model_find_tensors(struct model *m, struct error *e) {
 }
 
 static bool has_weights(const char *dir) {
-    static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
+    static const char *const names[] = {"model.safetensors", "model.safetensors.index.json",
+                                        "model.gguf"};
     bool found = false;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char *path = path_join(dir, names[i]);
@@ -232,6 +233,7 @@ void model_free(struct model *m) {
     if (!m) return;
     store_close(m->store);
     outline_free(m->outline);
+    free(m->shapes);
     free(m->layers);
     free(m->path);
     free(m);

@@ -59,6 +59,7 @@ struct model {
     struct model_config config;
     struct store *store;     /* NULL with an outline */
     struct outline *outline; /* the tensors of a model without weights (outline.c); else NULL */
+    struct store_tensor *shapes; /* of model_quantise_shapes, in place of the files' own; else NULL */
     const struct store_tensor *embed, *norm, *head; /* head == embed when tied */
     const struct store_tensor *rope_factors;        /* GGUF's frequency factors, or NULL */
     struct layer_tensors *layers;

@@ -12,6 +12,7 @@ const struct option_def plan_options[] = {
     {"batch", 0, OPTION_INTEGER, "B", "batch", "sequences at once (default 1)"},
     {"kv-type", 0, OPTION_TEXT, "T", "kv_type", "auto, f32, f16, bf16 or q8"},
     {"dtype", 0, OPTION_TEXT, "T", "dtype", "what the weights would be: bf16, q8_0, q4_k"},
+    {"quant", 0, OPTION_TEXT, "Q", "quant", "served with --quant q8 or q4"},
     {"train", 0, OPTION_TEXT, "METHOD", "train", "also train, beside serving: lora or full"},
     {"grad-checkpointing", 0, OPTION_FLAG, NULL, NULL, "compute layers again in backward"},
     {"set", 0, OPTION_TEXTS, "KEY=VALUE", NULL,
