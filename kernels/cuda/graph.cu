@@ -3,7 +3,6 @@
  * The first step of a key runs as it is, so that scratch memory is as large as it will be; the second one
  * is captured; then the graph is launched. It holds addresses, so whatever is freed, or moved as scratch
  * memory is, takes all graphs with it. TPD_CUDA_GRAPHS=0 does without. */
-#include "base/log.h"
 #include "kernels/cuda/cuda.h"
 
 #include <cstdlib>
@@ -54,7 +53,7 @@ void cuda_replay_begin(struct kctx *base, uint64_t key) {
     }
 }
 
-/* Without a graph nothing is lost: the step runs as it is. */
+/* Without a graph nothing is lost: this step and all others run as they are. */
 void cuda_replay_end(struct kctx *base) {
     struct cuda_context *c = cuda_of(base);
     struct cuda_graph *g = c->graphs.recording;
@@ -68,7 +67,6 @@ void cuda_replay_end(struct kctx *base) {
     cudaGetLastError();
     g->ready = nullptr;
     c->graphs.broken = true;
-    log_warn("%s: decode steps run without a CUDA graph: %s", c->name, cudaGetErrorString(rc));
 }
 
 void cuda_replay_run(struct kctx *base, uint64_t key) {

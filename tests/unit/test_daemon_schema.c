@@ -60,8 +60,8 @@ static void wrong_parameters_say_field_expected_and_got(void **state) {
     refused("generate", "{\"prompt\": \"\", \"stop\": [\"a\", 1]}", "stop[1]", "a string");
     refused("generate", "{\"prompt\": \"\", \"stop\": {}}", "stop", "array of strings");
     refused("generate", "{\"prompt\": \"\", \"logit_bias\": []}", "logit_bias", "an object");
-    refused("generate", "{\"prompt\": \"\", \"speculative\": \"draft\"}", "speculative",
-            "off|ngram|auto");
+    refused("generate", "{\"prompt\": \"\", \"speculative\": \"beam\"}", "speculative",
+            "off|draft|ngram|auto");
     refused("ping", "{\"x\": 1}", "x", "no such parameter");
     refused("cancel", "{\"id\": 1.5}", "id", "a string or an integer");
     refused("tokenize", "{\"text\": [1]}", "text", "a string");
