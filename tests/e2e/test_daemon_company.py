@@ -31,14 +31,16 @@ def own(result):
     return [{k: c[k] for k in ("tokens", "text", "logprobs", "finish_reason")} for c in choices]
 
 
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory):
-    """Each asked of a daemon that does nothing else."""
-    daemon = Daemon(tmp_path_factory.mktemp("alone"), TINY, "--slots", 4, "--step-tokens", 512)
+@pytest.fixture(scope="module", params=["none", "q8", "q4"])
+def alone(request, tmp_path_factory):
+    """The flag that weights are held by (quantised ones are multiplied with int8), and each answer of a daemon
+    that does nothing else."""
+    quant = ["--quant", request.param]
+    daemon = Daemon(tmp_path_factory.mktemp("alone"), TINY, "--slots", 4, "--step-tokens", 512, *quant)
     with daemon.client() as client:
         answers = [own(client.call("generate", **ask)) for ask in asks(1)]
     assert daemon.stop() == 0
-    return answers
+    return quant, answers
 
 
 def answers_together(client):
@@ -58,24 +60,26 @@ def idle(client):
     ["--slots", 1],
 ])
 def test_the_same_among_32_others_whatever_the_cache_holds(start, alone, flags):
-    daemon = start(*flags)
+    quant, answers = alone
+    daemon = start(*flags, *quant)
     with daemon.client() as client:
         for _ in range(2):
-            assert answers_together(client) == alone
+            assert answers_together(client) == answers
         eventually(lambda: idle(client))
 
 
 def test_the_same_beside_a_job(start, tmp_path, alone):
+    quant, answers = alone
     data = tmp_path / "data"
     data.mkdir()
     (data / "d.jsonl").write_text("".join(json.dumps({"text": f"so {i} it was " * 9}) + "\n"
                                           for i in range(40)))
-    daemon = start("--data-dir", data, "--slots", 32)
+    daemon = start("--data-dir", data, "--slots", 32, *quant)
     with daemon.client() as client:
         job = client.call("finetune.submit", data="d.jsonl", epochs=1000, seq_len=64, batch_size=4,
                           eval_fraction=0)["job"]
         eventually(lambda: client.call("finetune.get", job=job)["step"] > 0)
-        assert answers_together(client) == alone
+        assert answers_together(client) == answers
         assert client.call("finetune.get", job=job)["state"] == "running"
         client.call("finetune.cancel", job=job)
 
