@@ -18,7 +18,7 @@ struct loading {
     uv_work_t work;
     struct server *server;
     struct daemon_config want;
-    char *path;      /* want.model, when it is ours to give to the server; else NULL */
+    char *path, *draft_path; /* want.model and .draft, when they are ours to give to the server; else NULL */
     bool other_base; /* than the model before */
     struct devices devices;
     struct model *model, *draft;
@@ -195,8 +195,13 @@ static void on_opened(uv_work_t *work, int status) {
     if (rc == 0 && l->path) {
         free(server->loaded_path);
         server->loaded_path = l->path;
+        free(server->loaded_draft);
+        server->loaded_draft = l->draft_path;
         server->settings = l->want;
-    } else free(l->path);
+    } else {
+        free(l->path);
+        free(l->draft_path);
+    }
     server->devices = l->devices;
     server->model = l->model;
     server->draft = l->draft;
@@ -226,6 +231,7 @@ void loading_start(struct server *server, const struct daemon_config *want) {
     if (!l) {
         error_set(&e, ERR_MEMORY, "no memory to load a model");
         if (want) free(want->model);
+        if (want) free(want->draft);
         if (want) model_change_done(server, &e);
         else server_fail(server, &e);
         return;
@@ -233,6 +239,7 @@ void loading_start(struct server *server, const struct daemon_config *want) {
     l->server = server;
     l->want = want ? *want : *server->config;
     l->path = want ? want->model : NULL;
+    l->draft_path = want ? want->draft : NULL;
     l->other_base = want && !is_same_file(want->model, server->config->model);
     l->work.data = l;
     server_enter(server, SERVER_LOADING);

@@ -125,6 +125,8 @@ static const struct param model_load_params[] = {
     {"path", PARAM_STRING, false, 0, 0, NULL},
     {"tp", PARAM_INT, false, 1, PLAN_MAX_RANKS, NULL},
     {"ctx", PARAM_INT, false, 0, 1 << 24, NULL},
+    {"quant", PARAM_CHOICE, false, 0, 0, "none|q8|q4"},
+    {"draft", PARAM_STRING, false, 0, 0, NULL},
     END,
 };
 

@@ -70,24 +70,36 @@ void handle_model_unload(struct call *call) {
 
 /* --- model.load --------------------------------------------------------------------------------- */
 
-/* The daemon's settings with what the parameters say. */
+/* A choice of the parameter, which lives as long as settings do. */
+static char *lasting_quant(const char *name) {
+    static char none[] = "none", q8[] = "q8", q4[] = "q4";
+    return strcmp(name, q8) == 0 ? q8 : strcmp(name, q4) == 0 ? q4 : none;
+}
+
+/* The daemon's settings with what the parameters say. model and draft are the caller's to free. */
 static int read_settings(const struct call *call, struct daemon_config *want, struct error *e) {
-    static char no_draft[] = "";
     const struct server *server = call->server;
     const char *path = json_string_value(json_object_get(call->params, "path"));
+    const char *draft = json_string_value(json_object_get(call->params, "draft"));
+    const char *quant = json_string_value(json_object_get(call->params, "quant"));
     const json_t *tp = json_object_get(call->params, "tp"), *ctx = json_object_get(call->params, "ctx");
     *want = *server->config;
     if (path && strcmp(path, want->model) != 0) {
         want->init = -1; /* that was about another directory */
         want->ctx = 0;
-        want->draft = no_draft; /* so was that */
+        if (!draft) draft = ""; /* so was that */
     }
+    if (quant) want->quant = lasting_quant(quant);
     if (json_is_integer(tp)) want->tp = json_integer_value(tp);
     if (json_is_integer(ctx)) want->ctx = json_integer_value(ctx);
     int rc = device_settle(want, e);
     if (rc != 0) return rc;
     want->model = strdup(path ? path : want->model);
-    return want->model ? 0 : error_set(e, ERR_MEMORY, "no memory to load a model");
+    want->draft = strdup(draft ? draft : want->draft);
+    if (want->model && want->draft) return 0;
+    free(want->model);
+    free(want->draft);
+    return error_set(e, ERR_MEMORY, "no memory to load a model");
 }
 
 static int check_load(const struct server *server, struct error *e) {

@@ -215,6 +215,7 @@ int server_run(const struct daemon_config *config) {
     model_free(server->draft);
     free(server->tuning_path);
     free(server->loaded_path);
+    free(server->loaded_draft);
     free(server->quant_dir);
     int exit_code = server->exit_code;
     free(server);

@@ -33,7 +33,7 @@ struct model_change {
 struct server {
     const struct daemon_config *config; /* settings */
     struct daemon_config settings;      /* as given to server_run, with what model.load changed */
-    char *loaded_path;                  /* settings.model when model.load named it; owned */
+    char *loaded_path, *loaded_draft;   /* settings.model and .draft when model.load named them; owned */
     uv_loop_t loop;
     struct listener listener;
     int state_lock_fd;

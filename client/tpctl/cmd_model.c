@@ -8,6 +8,8 @@
 const struct option_def model_load_options[] = {
     {"tp", 0, OPTION_INTEGER, "N", "tp", "ranks it is split over (default: as before)"},
     {"ctx", 0, OPTION_INTEGER, "N", "ctx", "longest sequence in tokens; 0 = what it was made for"},
+    {"quant", 0, OPTION_TEXT, "Q", "quant", "hold plain weights in none, q8 or q4 (default: as before)"},
+    {"draft", 0, OPTION_TEXT, "PATH", "draft", "a smaller model that guesses ahead; '' = none"},
     {0},
 };
 

@@ -97,6 +97,22 @@ def test_another_model_at_another_split_and_memory_does_not_grow(start):
             assert sizes[-1] < sizes[1] + (2 << 20), sizes
 
 
+def test_a_model_comes_with_a_draft_and_in_fewer_bits(start):
+    with start().client() as client:
+        before = client.call("model.info")
+        for draft, quant in (str(TINY), "q8"), ("", "none"):
+            client.call("model.unload")
+            info = client.call("model.load", draft=draft, quant=quant)
+            assert info["quant"] == quant and bool(info["draft"]) == bool(draft)
+            assert (info["bytes"] < before["bytes"]) == (quant == "q8")
+            ask = {**ASK, "speculative": "draft"} if draft else ASK
+            assert client.call("generate", **ask)["tokens"]
+        client.call("model.unload")
+        assert client.call("model.load", draft=str(TINY))["draft"]
+        client.call("model.unload")
+        assert not client.call("model.load", path=str(ALDER))["draft"]
+
+
 def test_a_load_that_fails_says_why_and_the_daemon_stays(start, tmp_path):
     daemon = start()
     with daemon.client() as client, daemon.client() as other:
