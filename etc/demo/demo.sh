@@ -89,7 +89,8 @@ show() {
 }
 
 say "Starting tpd on two ranks with $model"
-"$B/tpd" --model "$model" --tp 2 --ctx 1024 --state-dir "$run/state" --data-dir etc/demo \
+# A session of its own: Ctrl-C is for this script, which then ends the daemon.
+setsid "$B/tpd" --model "$model" --tp 2 --ctx 1024 --state-dir "$run/state" --data-dir etc/demo \
     --drain-timeout-s 3 2>"$run/log" &
 daemon=$!
 tries=0
