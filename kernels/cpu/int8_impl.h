@@ -120,11 +120,12 @@ INLINE vf total_add(vf total, vi sum, vf scale, vf x_scale) {
 
 /* --- one row ---------------------------------------------------------------------------------- */
 
-/* Panels side by side, as in linear_impl.h. The scales of a block come first, where the places of
+/* Panels side by side. The scales of a block come first, where the places of
  * their bits are constants; then its codes, 32 k after another. */
 #define MATVEC8(TYPE, name, RUN, BLOCK, BYTES, ZERO)                                           \
-    static void matvec8_##name(const uint8_t *const *panel, int32_t cols, const uint32_t *x,   \
+    static void matvec8_##name(const uint8_t *const *panel, int32_t cols, const void *row,     \
                                vf *total) {                                                    \
+        const uint32_t *x = row;                                                               \
         enum { RUNS = BLOCK / RUN, HALVES = X8_BLOCK / RUN };                                  \
         const uint8_t *at[MATVEC_STREAMS];                                                     \
         vf all[MATVEC_STREAMS], scale[MATVEC_STREAMS][RUNS], offset[MATVEC_STREAMS][RUNS];     \
@@ -164,27 +165,12 @@ INLINE vf total_add(vf total, vi sum, vf scale, vf x_scale) {
 
 INT8_TYPES(MATVEC8)
 
-typedef void matvec8_fn(const uint8_t *const *panel, int32_t cols, const uint32_t *x, vf *total);
-
 static void matvec8(const struct panels *w, int32_t from, int32_t to, const struct x8 *x,
                     const float *bias, float *y) {
 #define ENTRY(TYPE, name, RUN, BLOCK, BYTES, ZERO) [TYPE] = matvec8_##name,
-    static matvec8_fn *const of_type[DTYPE_COUNT] = {INT8_TYPES(ENTRY)};
+    static streams_fn *const of_type[DTYPE_COUNT] = {INT8_TYPES(ENTRY)};
 #undef ENTRY
-    int32_t stride = (to - from + MATVEC_STREAMS - 1) / MATVEC_STREAMS;
-    for (int32_t i = 0; i < stride; i++) {
-        const uint8_t *panel[MATVEC_STREAMS];
-        vf total[MATVEC_STREAMS];
-        for (int s = 0; s < MATVEC_STREAMS; s++) {
-            int32_t p = from + s * stride + i;
-            panel[s] = w->data + (size_t)(p < to ? p : from + i) * w->panel_bytes;
-        }
-        of_type[w->type](panel, w->cols, x->words, total);
-        for (int s = 0; s < MATVEC_STREAMS; s++) {
-            int32_t p = from + s * stride + i;
-            if (p < to) put_outputs(w, p, total[s], bias, y);
-        }
-    }
+    panels_by_streams(w, from, to, of_type[w->type], x->words, bias, y);
 }
 
 /* --- many rows -------------------------------------------------------------------------------- */

@@ -9,11 +9,10 @@ INLINE int32_t chunk_end(int32_t k, int32_t cols) {
 
 /* --- one row ---------------------------------------------------------------------------------- */
 
-/* A member's panels are read as MATVEC_STREAMS runs side by side: a core waits for memory on many
- * lines at once, and each stream goes straight on from panel to panel. */
 #define MATVEC(TYPE, name, RUN)                                                               \
-    static void matvec_##name(const uint8_t *const *panel, int32_t cols, const float *x,      \
+    static void matvec_##name(const uint8_t *const *panel, int32_t cols, const void *row,     \
                               vf *total) {                                                    \
+        const float *x = row;                                                                 \
         vf all[MATVEC_STREAMS];                                                               \
         UNROLL for (int s = 0; s < MATVEC_STREAMS; s++) all[s] = v_zero();                    \
         for (int32_t k = 0; k < cols;) {                                                      \
@@ -46,27 +45,12 @@ INLINE int32_t chunk_end(int32_t k, int32_t cols) {
 
 WEIGHT_TYPES(MATVEC)
 
-typedef void matvec_fn(const uint8_t *const *panel, int32_t cols, const float *x, vf *total);
-
 static void matvec(const struct panels *w, int32_t from, int32_t to, const float *x,
                    const float *bias, float *y) {
 #define ENTRY(TYPE, name, RUN) [TYPE] = matvec_##name,
-    static matvec_fn *const of_type[DTYPE_COUNT] = {WEIGHT_TYPES(ENTRY)};
+    static streams_fn *const of_type[DTYPE_COUNT] = {WEIGHT_TYPES(ENTRY)};
 #undef ENTRY
-    int32_t stride = (to - from + MATVEC_STREAMS - 1) / MATVEC_STREAMS;
-    for (int32_t i = 0; i < stride; i++) {
-        const uint8_t *panel[MATVEC_STREAMS];
-        vf total[MATVEC_STREAMS];
-        for (int s = 0; s < MATVEC_STREAMS; s++) {
-            int32_t p = from + s * stride + i;
-            panel[s] = w->data + (size_t)(p < to ? p : from + i) * w->panel_bytes;
-        }
-        of_type[w->type](panel, w->cols, x, total);
-        for (int s = 0; s < MATVEC_STREAMS; s++) {
-            int32_t p = from + s * stride + i;
-            if (p < to) put_outputs(w, p, total[s], bias, y);
-        }
-    }
+    panels_by_streams(w, from, to, of_type[w->type], x, bias, y);
 }
 
 /* --- weights of a panel ----------------------------------------------------------------------- */

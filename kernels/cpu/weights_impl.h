@@ -223,3 +223,26 @@ INLINE void put_outputs(const struct panels *w, int32_t panel, vf sum, const flo
         v_store_n(y + at, bias ? v_add(sum, v_load_n(bias + at, n)) : sum, n);
     }
 }
+
+/* total[s] = the sums of panel[s] with one row of x, in the form that the function reads. */
+typedef void streams_fn(const uint8_t *const *panel, int32_t cols, const void *x, vf *total);
+
+/* y of panels from … to-1. They are read as MATVEC_STREAMS runs side by side: a core waits for memory on many
+ * lines at once, and each stream goes straight on from panel to panel. */
+INLINE void panels_by_streams(const struct panels *w, int32_t from, int32_t to, streams_fn *sums,
+                              const void *x, const float *bias, float *y) {
+    int32_t stride = (to - from + MATVEC_STREAMS - 1) / MATVEC_STREAMS;
+    for (int32_t i = 0; i < stride; i++) {
+        const uint8_t *panel[MATVEC_STREAMS];
+        vf total[MATVEC_STREAMS];
+        for (int s = 0; s < MATVEC_STREAMS; s++) {
+            int32_t p = from + s * stride + i;
+            panel[s] = w->data + (size_t)(p < to ? p : from + i) * w->panel_bytes;
+        }
+        sums(panel, w->cols, x, total);
+        for (int s = 0; s < MATVEC_STREAMS; s++) {
+            int32_t p = from + s * stride + i;
+            if (p < to) put_outputs(w, p, total[s], bias, y);
+        }
+    }
+}
