@@ -1,6 +1,6 @@
 /* linear with activations in int8: what it sums, how far that is from fp32, and that a row's bits are
  * its own, on every instruction set. */
-#include "tests/unit/kernels_fixture.h"
+#include "tests/unit/matrix_fixture.h"
 
 static const char *const levels[] = {"portable", "avx2", "avxvnni", "avx512"};
 enum { N_LEVELS = 4, BLOCK = 32 };
@@ -21,32 +21,13 @@ static void extreme_row(enum dtype type, int32_t cols, uint8_t *row) {
     }
 }
 
-/* Random rows of a type on the device, one extreme; and their values. */
-struct matrix {
-    struct weight w;
-    float *values;
-};
-
+/* Random rows, one extreme. */
 static struct matrix matrix_new(struct kctx *c, enum dtype type, int32_t rows, int32_t cols) {
-    struct matrix m;
-    struct error e;
-    size_t stride = dtype_row_bytes(type, cols);
-    uint8_t *file = malloc((size_t)rows * stride);
-    m.values = malloc((size_t)rows * (size_t)cols * sizeof(float));
-    for (int32_t i = 0; i < rows; i++) {
-        random_row(type, cols, file + (size_t)i * stride);
-        if (i == 0 && dtype_is_quantised(type)) extreme_row(type, cols, file);
-        dtype_row_to_f32(type, file + (size_t)i * stride, m.values + (size_t)i * (size_t)cols, cols);
-    }
-    if (c->ops->weight_new(c, type, rows, cols, &m.w, &e) != 0) fail_msg("%s", e.message);
-    c->ops->weight_put(c, &m.w, 0, rows, file, stride);
+    uint8_t *file = matrix_file(type, rows, cols);
+    if (dtype_is_quantised(type)) extreme_row(type, cols, file);
+    struct matrix m = matrix_of(c, type, rows, cols, file);
     free(file);
     return m;
-}
-
-static void matrix_free(struct kctx *c, struct matrix *m) {
-    c->ops->weight_free(c, &m->w);
-    free(m->values);
 }
 
 static bool quantised(enum dtype type) { return dtype_is_quantised(type); }
@@ -106,24 +87,11 @@ static void one_linear(struct kctx *c, enum dtype type, int32_t T) {
     int32_t cols = some_cols(type);
     struct matrix a = matrix_new(c, type, random_int(1, 90), cols);
     struct matrix b = matrix_new(c, T % 2 ? DTYPE_BF16 : DTYPE_Q8_0, random_int(1, 40), cols);
-    float *x = activations(T, cols), *bias = random_floats((size_t)a.w.rows);
-    size_t a_bytes = (size_t)(T * a.w.rows) * 4, b_bytes = (size_t)(T * b.w.rows) * 4;
-    dev_addr dx = to_device(c, x, (size_t)(T * cols) * 4);
-    dev_addr db = to_device(c, bias, (size_t)a.w.rows * 4);
-    dev_addr ya = to_device(c, NULL, a_bytes), yb = to_device(c, NULL, b_bytes);
-    struct linear_job jobs[2] = {{&a.w, db, ya}, {&b.w, 0, yb}};
-    c->ops->linear(c, jobs, 2, dx, T);
-    float *got_a = from_device(c, ya, a_bytes), *got_b = from_device(c, yb, b_bytes);
-    check_rows(&a, x, bias, got_a, T);
-    if (quantised(b.w.type)) check_rows(&b, x, NULL, got_b, T);
-    free(got_a);
-    free(got_b);
+    float *x = activations(T, cols);
+    matrix_check_two(c, &a, &b, x, T, check_rows, quantised(b.w.type) ? check_rows : NULL);
     free(x);
-    free(bias);
     matrix_free(c, &a);
     matrix_free(c, &b);
-    dev_addr all[] = {dx, db, ya, yb};
-    for (int i = 0; i < 4; i++) c->ops->mem_free(c, all[i]);
 }
 
 static void sums_right(struct kctx *c) {
@@ -133,18 +101,6 @@ static void sums_right(struct kctx *c) {
             one_linear(c, (enum dtype)type, i == 0 ? 1 : random_int(2, 20));
 }
 
-/* The outputs of all rows of x by m; freed by the caller. */
-static float *outputs(struct kctx *c, const struct matrix *m, const float *x, int32_t T) {
-    size_t bytes = (size_t)(T * m->w.rows) * 4;
-    dev_addr dx = to_device(c, x, (size_t)(T * m->w.cols) * 4), dy = to_device(c, NULL, bytes);
-    struct linear_job job = {&m->w, 0, dy};
-    c->ops->linear(c, &job, 1, dx, T);
-    float *y = from_device(c, dy, bytes);
-    c->ops->mem_free(c, dx);
-    c->ops->mem_free(c, dy);
-    return y;
-}
-
 static void rows_independent(struct kctx *c) {
     enum { T = 401, ROWS = 50 };
     static const int32_t counts[] = {1, 2, 3, 5, 6, 7, 8, 13, 64, 193, 400};
@@ -152,14 +108,8 @@ static void rows_independent(struct kctx *c) {
     for (int type = 0; type < DTYPE_COUNT; type++) {
         if (!quantised((enum dtype)type)) continue;
         struct matrix m = matrix_new(c, (enum dtype)type, ROWS, 768);
-        float *x = activations(T, m.w.cols), *all = outputs(c, &m, x, T);
-        for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
-            int32_t at = random_int(0, T - counts[i]);
-            float *some = outputs(c, &m, x + at * m.w.cols, counts[i]);
-            assert_memory_equal(some, all + at * ROWS, (size_t)(counts[i] * ROWS) * 4);
-            free(some);
-        }
-        free(all);
+        float *x = activations(T, m.w.cols);
+        matrix_check_rows_alone(c, &m, x, T, counts, sizeof counts / sizeof *counts);
         free(x);
         matrix_free(c, &m);
     }
@@ -167,11 +117,11 @@ static void rows_independent(struct kctx *c) {
 
 static void switched_off(struct kctx *c) {
     struct matrix m = matrix_new(c, DTYPE_Q4_0, 33, 256);
-    float *x = activations(5, 256), *before = outputs(c, &m, x, 5);
+    float *x = activations(5, 256), *before = matrix_outputs(c, &m, x, 5);
     c->ops->int8_activations(c, true);
-    float *rounded = outputs(c, &m, x, 5);
+    float *rounded = matrix_outputs(c, &m, x, 5);
     c->ops->int8_activations(c, false);
-    float *after = outputs(c, &m, x, 5);
+    float *after = matrix_outputs(c, &m, x, 5);
     assert_memory_equal(before, after, 5 * 33 * 4);
     assert_memory_not_equal(before, rounded, 5 * 33 * 4);
     free(before);
@@ -189,7 +139,7 @@ static void not_finite(struct kctx *c) {
         float *x = random_floats(T * COLS);
         x[70] = n == 1 ? NAN : INFINITY;
         x[71] = 1e-35f;
-        float *y = outputs(c, &m, x, n);
+        float *y = matrix_outputs(c, &m, x, n);
         for (int32_t i = 0; i < n * ROWS; i++) assert_true(isfinite(y[i]) == (i >= ROWS));
         free(y);
         free(x);
@@ -229,7 +179,7 @@ static void bits_depend_neither_on_the_team_nor_on_the_instruction_set(void **st
                 struct kctx *c = open_ctx(n_cores, 0, false);
                 c->ops->int8_activations(c, true);
                 struct matrix m = matrix_new(c, (enum dtype)type, ROWS, 512);
-                float *x = activations(T, 512), *y = outputs(c, &m, x, T);
+                float *x = activations(T, 512), *y = matrix_outputs(c, &m, x, T);
                 if (first) assert_memory_equal(first, y, T * ROWS * 4);
                 if (first) free(y);
                 else first = y;

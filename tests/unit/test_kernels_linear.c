@@ -1,34 +1,11 @@
 /* linear and embed: right for every type and shape, and a row's bits are its own. */
-#include "tests/unit/kernels_fixture.h"
-
-/* A weight on the device and its values in fp32 [rows, cols]. */
-struct matrix {
-    struct weight w;
-    float *values;
-};
+#include "tests/unit/matrix_fixture.h"
 
 static struct matrix matrix_new(struct kctx *c, enum dtype type, int32_t rows, int32_t cols) {
-    struct matrix m;
-    struct error e;
-    size_t row_bytes = dtype_row_bytes(type, cols), stride = row_bytes + 3;
-    uint8_t *file = malloc((size_t)rows * stride);
-    m.values = malloc((size_t)rows * (size_t)cols * sizeof(float) + 1);
-    for (int32_t i = 0; i < rows; i++) {
-        random_row(type, cols, file + (size_t)i * stride);
-        dtype_row_to_f32(type, file + (size_t)i * stride, m.values + (size_t)i * (size_t)cols,
-                         cols);
-    }
-    if (c->ops->weight_new(c, type, rows, cols, &m.w, &e) != 0) fail_msg("%s", e.message);
-    int32_t half = rows / 3; /* in two pieces, the second from the middle of a panel */
-    c->ops->weight_put(c, &m.w, 0, half, file, stride);
-    c->ops->weight_put(c, &m.w, half, rows - half, file + (size_t)half * stride, stride);
+    uint8_t *file = matrix_file(type, rows, cols);
+    struct matrix m = matrix_of(c, type, rows, cols, file);
     free(file);
     return m;
-}
-
-static void matrix_free(struct kctx *c, struct matrix *m) {
-    c->ops->weight_free(c, &m->w);
-    free(m->values);
 }
 
 static void check_linear(const struct matrix *m, const float *x, const float *bias, const float *y,
@@ -56,24 +33,11 @@ static void linear_of_type(struct kctx *c, enum dtype type, int32_t T) {
     int32_t cols = random_cols(type);
     struct matrix a = matrix_new(c, type, random_int(1, 90), cols);
     struct matrix b = matrix_new(c, (enum dtype)(T % 3), random_int(1, 40), cols);
-    float *x = random_floats((size_t)(T * cols)), *bias = random_floats((size_t)a.w.rows);
-    size_t a_bytes = (size_t)(T * a.w.rows) * 4, b_bytes = (size_t)(T * b.w.rows) * 4;
-    dev_addr dx = to_device(c, x, (size_t)(T * cols) * 4);
-    dev_addr db = to_device(c, bias, (size_t)a.w.rows * 4);
-    dev_addr ya = to_device(c, NULL, a_bytes), yb = to_device(c, NULL, b_bytes);
-    struct linear_job jobs[2] = {{&a.w, db, ya}, {&b.w, 0, yb}};
-    c->ops->linear(c, jobs, 2, dx, T);
-    float *got_a = from_device(c, ya, a_bytes), *got_b = from_device(c, yb, b_bytes);
-    check_linear(&a, x, bias, got_a, T);
-    check_linear(&b, x, NULL, got_b, T);
-    free(got_a);
-    free(got_b);
+    float *x = random_floats((size_t)(T * cols));
+    matrix_check_two(c, &a, &b, x, T, check_linear, check_linear);
     free(x);
-    free(bias);
     matrix_free(c, &a);
     matrix_free(c, &b);
-    dev_addr all[] = {dx, db, ya, yb};
-    for (int i = 0; i < 4; i++) c->ops->mem_free(c, all[i]);
 }
 
 static void linear_right(struct kctx *c) {
@@ -90,22 +54,9 @@ static void rows_independent(struct kctx *c) {
         int32_t cols = dtype_info((enum dtype)type)->block == 1 ? 611 : 768;
         struct matrix m = matrix_new(c, (enum dtype)type, 50, cols);
         float *x = random_floats((size_t)(T * cols));
-        dev_addr dx = to_device(c, x, (size_t)(T * cols) * 4), dy = to_device(c, NULL, T * 50 * 4);
-        struct linear_job job = {&m.w, 0, dy};
-        c->ops->linear(c, &job, 1, dx, T);
-        float *all = from_device(c, dy, T * 50 * 4);
-        for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
-            int32_t at = random_int(0, T - counts[i]);
-            c->ops->linear(c, &job, 1, dx + (dev_addr)(at * cols) * 4, counts[i]);
-            float *some = from_device(c, dy, (size_t)counts[i] * 50 * 4);
-            assert_memory_equal(some, all + at * 50, (size_t)counts[i] * 50 * 4);
-            free(some);
-        }
-        free(all);
+        matrix_check_rows_alone(c, &m, x, T, counts, sizeof counts / sizeof *counts);
         free(x);
         matrix_free(c, &m);
-        c->ops->mem_free(c, dx);
-        c->ops->mem_free(c, dy);
     }
 }
 
@@ -152,11 +103,7 @@ static void bits_do_not_depend_on_the_team(void **state) {
         random_state = 7;
         struct kctx *c = open_ctx(n_cores, 0, false);
         struct matrix m = matrix_new(c, DTYPE_Q4_K, 333, 512);
-        float *x = random_floats(9 * 512);
-        dev_addr dx = to_device(c, x, 9 * 512 * 4), dy = to_device(c, NULL, 9 * 333 * 4);
-        struct linear_job job = {&m.w, 0, dy};
-        c->ops->linear(c, &job, 1, dx, 9);
-        float *y = from_device(c, dy, 9 * 333 * 4);
+        float *x = random_floats(9 * 512), *y = matrix_outputs(c, &m, x, 9);
         if (first) assert_memory_equal(first, y, 9 * 333 * 4);
         if (first) free(y);
         else first = y;
