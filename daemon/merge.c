@@ -5,10 +5,10 @@
 #include "daemon/adapters.h"
 #include "daemon/job_paths.h"
 #include "daemon/methods.h"
+#include "daemon/offline.h"
 #include "daemon/server.h"
 #include "model/merge.h"
 
-#include <errno.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -147,11 +147,6 @@ int offline_merge(int argc, char **argv) {
     if (!err) print_report(&report, words[2], words[1], as_json);
     adapter_close(adapter);
     model_free(model);
-    if (err) {
-        fprintf(stderr, "tpd: %s\n", e.message);
-        return error_class(e.kind)->exit_code;
-    }
-    if (fflush(stdout) == 0 && !ferror(stdout)) return 0;
-    fprintf(stderr, "tpd: cannot write to standard output: %s\n", strerror(errno));
-    return EXIT_IO;
+    if (err) return offline_fail(&e);
+    return offline_end(0);
 }

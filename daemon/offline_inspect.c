@@ -1,8 +1,8 @@
 #include "daemon/offline_inspect.h"
 
 #include "daemon/inspect_report.h"
+#include "daemon/offline.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -150,10 +150,7 @@ int offline_inspect(int argc, char **argv) {
     }
     json_t *report;
     struct error e = {0};
-    if (inspect_report(&report, path, &e) != 0) {
-        fprintf(stderr, "tpd: %s\n", e.message);
-        return error_class(e.kind)->exit_code;
-    }
+    if (inspect_report(&report, path, &e) != 0) return offline_fail(&e);
     if (as_json) {
         json_dumpf(report, stdout, JSON_COMPACT);
         putchar('\n');
@@ -161,7 +158,5 @@ int offline_inspect(int argc, char **argv) {
         print_table(report);
     }
     json_decref(report);
-    if (fflush(stdout) == 0 && !ferror(stdout)) return 0;
-    fprintf(stderr, "tpd: cannot write to standard output: %s\n", strerror(errno));
-    return EXIT_IO;
+    return offline_end(0);
 }

@@ -3,6 +3,7 @@
 #include "base/json.h"
 #include "base/words.h"
 #include "daemon/methods.h"
+#include "daemon/offline.h"
 #include "daemon/plan_report.h"
 
 #include <ctype.h>
@@ -360,8 +361,8 @@ int offline_plan(int argc, char **argv) {
     json_t *report = NULL;
     int exit_code = 0;
     if (run(&r, argc, argv, &report, &e) != 0) {
-        fprintf(stderr, "tpd: %s\n", e.message);
-        exit_code = e.kind == ERR_PARAMS ? EXIT_USAGE : error_class(e.kind)->exit_code;
+        exit_code = offline_fail(&e);
+        if (e.kind == ERR_PARAMS) exit_code = EXIT_USAGE;
     } else if (!report) {
         print_help();
     } else {
@@ -370,7 +371,5 @@ int offline_plan(int argc, char **argv) {
     }
     json_decref(report);
     json_decref(r.params);
-    if (fflush(stdout) == 0 && !ferror(stdout)) return exit_code;
-    fprintf(stderr, "tpd: cannot write to standard output: %s\n", strerror(errno));
-    return EXIT_IO;
+    return offline_end(exit_code);
 }

@@ -2,9 +2,9 @@
 
 #include "base/thread.h"
 #include "daemon/json_out.h"
+#include "daemon/offline.h"
 #include "model/quant.h"
 
-#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -90,11 +90,6 @@ int offline_quantize(int argc, char **argv) {
     signal(SIGINT, on_signal);
     signal(SIGTERM, on_signal);
     struct error e = {0};
-    if (run(words[0], words[1], (enum quant)quant, as_json, &e) != 0) {
-        fprintf(stderr, "tpd: %s\n", e.message);
-        return error_class(e.kind)->exit_code;
-    }
-    if (fflush(stdout) == 0 && !ferror(stdout)) return 0;
-    fprintf(stderr, "tpd: cannot write to standard output: %s\n", strerror(errno));
-    return EXIT_IO;
+    if (run(words[0], words[1], (enum quant)quant, as_json, &e) != 0) return offline_fail(&e);
+    return offline_end(0);
 }

@@ -1,6 +1,7 @@
 /* daemon/offline_template.c: see offline_template.h. */
 #include "daemon/offline_template.h"
 
+#include "daemon/offline.h"
 #include "text/chat_template.h"
 
 #include <errno.h>
@@ -9,11 +10,6 @@
 #include <string.h>
 
 enum { MAX_LINE = 64 << 20 };
-
-static int fail(const struct error *e) {
-    fprintf(stderr, "tpd: %s\n", e->message);
-    return error_class(e->kind)->exit_code;
-}
 
 /* "now": "2025-01-15T12:30:00" is what strftime_now tells; it is no variable of the template. */
 static int take_clock(json_t *line, struct tm *clock, bool *given, struct error *e) {
@@ -91,7 +87,7 @@ static int answer_lines(const struct chat_template *t) {
     free(line);
     if (!broken) return 0;
     error_set(&e, ERR_IO, "stdout: cannot write: %s", strerror(errno));
-    return fail(&e);
+    return offline_fail(&e);
 }
 
 int offline_template(int argc, char **argv) {
@@ -103,18 +99,18 @@ int offline_template(int argc, char **argv) {
         if (strcmp(argv[i], "--chat-template") == 0 && i + 1 < argc) choice = argv[++i];
         else if (argv[i][0] == '-' || path) {
             error_set(&e, ERR_USAGE, "template: \"%s\" is not understood; %s", argv[i], usage);
-            return fail(&e);
+            return offline_fail(&e);
         } else path = argv[i];
     }
     if (!path) {
         error_set(&e, ERR_USAGE, "template needs a path; %s", usage);
-        return fail(&e);
+        return offline_fail(&e);
     }
-    if (chat_template_open(&t, path, choice, &e) != 0) return fail(&e);
+    if (chat_template_open(&t, path, choice, &e) != 0) return offline_fail(&e);
     int rc = 0;
     if (chat_template_missing(t)) {
         error_set(&e, ERR_BAD_FILE, "%s", chat_template_missing(t));
-        rc = fail(&e);
+        rc = offline_fail(&e);
     } else rc = answer_lines(t);
     chat_template_free(t);
     return rc;

@@ -2,6 +2,7 @@
 #include "daemon/offline_text.h"
 
 #include "base/json.h"
+#include "daemon/offline.h"
 #include "text/tokenizer.h"
 
 #include <errno.h>
@@ -146,11 +147,6 @@ static json_t *answer_line(const struct tokenizer *t, const char *text, size_t s
     return out ? out : json_pack("{s:s}", "error", e.message);
 }
 
-static int fail(const struct error *e) {
-    fprintf(stderr, "tpd: %s\n", e->message);
-    return error_class(e->kind)->exit_code;
-}
-
 static int run(const char *command, const char *option, int argc, char **argv, answer_fn *answer) {
     const char *path = NULL;
     struct error e = {0};
@@ -161,15 +157,15 @@ static int run(const char *command, const char *option, int argc, char **argv, a
         else if (argv[i][0] == '-' || path) {
             error_set(&e, ERR_USAGE, "%s: \"%s\" is not understood; usage: tpd %s PATH [%s]",
                       command, argv[i], command, option);
-            return fail(&e);
+            return offline_fail(&e);
         } else path = argv[i];
     }
     if (!path) {
         error_set(&e, ERR_USAGE, "%s needs a path; usage: tpd %s PATH [%s]", command, command,
                   option);
-        return fail(&e);
+        return offline_fail(&e);
     }
-    if (tokenizer_open(&t, path, &e) != 0) return fail(&e);
+    if (tokenizer_open(&t, path, &e) != 0) return offline_fail(&e);
     if (tokenizer_warning(t)) fprintf(stderr, "tpd: %s: %s\n", path, tokenizer_warning(t));
     char *line = NULL;
     size_t capacity = 0;
@@ -187,7 +183,7 @@ static int run(const char *command, const char *option, int argc, char **argv, a
     tokenizer_free(t);
     if (!broken) return 0;
     error_set(&e, ERR_IO, "stdout: cannot write: %s", strerror(errno));
-    return fail(&e);
+    return offline_fail(&e);
 }
 
 int offline_tokenize(int argc, char **argv) {
