@@ -4,6 +4,7 @@
  * A file under its name is whole (written as .part, synced, renamed). Who makes one holds DIR/lock, so two
  * daemons that start at once make it once. */
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "model/quant_private.h"
 
@@ -32,22 +33,15 @@ struct cache {
 
 /* --- who is who ------------------------------------------------------------------------------------ */
 
-static uint64_t hash(uint64_t h, const void *data, size_t n) { /* FNV-1a */
-    const uint8_t *p = data;
-    for (size_t i = 0; i < n; i++) h = (h ^ p[i]) * 0x100000001b3;
-    return h;
-}
-static const uint64_t hash_seed = 0xcbf29ce484222325;
-
 static int hash_file(uint64_t *h, const char *path, struct error *e) {
     struct file_map map;
     struct stat st;
     if (stat(path, &st) != 0) return error_errno(e, errno, path, "stat");
     int64_t facts[] = {st.st_size, st.st_mtim.tv_sec, st.st_mtim.tv_nsec, (int64_t)st.st_ino};
-    *h = hash(*h, facts, sizeof facts);
+    *h = hash_bytes(*h, facts, sizeof facts);
     int err = file_map_open(&map, path, e);
     if (err) return err;
-    *h = hash(*h, map.data, map.size < HEADER_BYTES ? map.size : HEADER_BYTES);
+    *h = hash_bytes(*h, map.data, map.size < HEADER_BYTES ? map.size : HEADER_BYTES);
     file_map_close(&map);
     return 0;
 }
@@ -57,12 +51,12 @@ static int hash_content(uint64_t *out, const struct quant_piece *pieces, size_t 
     const int32_t recipe = QUANT_RECIPE;
     const char *last = "";
     int err = 0;
-    *out = hash(hash_seed, &recipe, sizeof recipe);
+    *out = hash_bytes(0, &recipe, sizeof recipe);
     for (size_t i = 0; i < n && !err; i++) {
         const struct store_tensor *t = pieces[i].from;
         const int64_t facts[] = {t->type, pieces[i].type, t->n_dims, t->dims[0], t->dims[1]};
-        *out = hash(*out, t->name, strlen(t->name) + 1);
-        *out = hash(*out, facts, sizeof facts);
+        *out = hash_bytes(*out, t->name, strlen(t->name) + 1);
+        *out = hash_bytes(*out, facts, sizeof facts);
         if (strcmp(t->file, last) != 0) err = hash_file(out, t->file, e); /* pieces stand file by file */
         last = t->file;
     }
@@ -77,7 +71,7 @@ static int cache_name(struct cache *c, const struct model *m, enum quant quant,
     char *real = realpath(m->path, NULL);
     const char *path = real ? real : m->path;
     snprintf(c->prefix, sizeof c->prefix, "%016llx-%s-",
-             (unsigned long long)hash(hash_seed, path, strlen(path)), quant_name(quant));
+             (unsigned long long)hash_bytes(0, path, strlen(path)), quant_name(quant));
     snprintf(c->name, sizeof c->name, "%s%016llx.gguf", c->prefix, (unsigned long long)content);
     free(real);
     c->path = path_join(c->dir, c->name);

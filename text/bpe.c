@@ -1,6 +1,7 @@
 /* text/bpe.c: byte-pair encoding by a ranked list of merges. */
 #include "text/subword.h"
 
+#include "base/hash.h"
 #include "text/unicode.h"
 
 static const struct merge *find_merge(const struct subword *m, token_id left, token_id right) {

@@ -1,11 +1,11 @@
 #include "text/chat_template.h"
 
 #include "base/file.h"
+#include "base/hash.h"
 #include "formats/gguf.h"
 #include "text/chat_builtin.h"
 #include "text/json_scan.h"
 #include "text/unicode.h"
-#include "text/vocab.h"
 
 #include <stdio.h>
 

@@ -5,6 +5,7 @@
  * special; they and the user-defined ones are looked for in the text as it is. */
 #include "text/internal.h"
 
+#include "base/hash.h"
 #include "formats/gguf.h"
 #include "formats/store.h"
 #include "text/unicode.h"
@@ -248,7 +249,7 @@ static uint64_t hash_metadata(const struct gguf *file) {
         size_t at = (size_t)(gguf_tensor_at(file, i)->data - map->data);
         if (at < size) size = at;
     }
-    return hash_bytes(0, (const char *)map->data, size);
+    return hash_bytes(0, map->data, size);
 }
 
 int tokenizer_load_gguf(struct tokenizer *t, const char *path, struct error *e) {

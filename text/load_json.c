@@ -6,6 +6,7 @@
 #include "text/internal.h"
 
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/json.h"
 #include "text/json_scan.h"
 #include "text/unicode.h"

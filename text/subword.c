@@ -1,6 +1,7 @@
 /* text/subword.c: what both kinds share: tables, the heap, and cutting a piece into words. */
 #include "text/subword.h"
 
+#include "base/hash.h"
 #include "text/unicode.h"
 
 #include <stdio.h>

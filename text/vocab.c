@@ -1,18 +1,9 @@
 /* text/vocab.c: see vocab.h. */
 #include "text/vocab.h"
 
-#include <sys/random.h>
+#include "base/hash.h"
 
-uint64_t hash_bytes(uint64_t seed, const char *data, size_t size) {
-    uint64_t hash = seed ^ size, word;
-    for (; size >= 8; data += 8, size -= 8) {
-        memcpy(&word, data, 8);
-        hash = hash_mix(seed, hash ^ word);
-    }
-    word = 0;
-    memcpy(&word, data, size);
-    return hash_mix(seed, hash ^ word);
-}
+#include <sys/random.h>
 
 static bool rehash(struct vocab *v, uint32_t n_slots) {
     struct vocab_slot *slots = malloc(n_slots * sizeof *slots);

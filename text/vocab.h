@@ -56,11 +56,4 @@ static inline const char *vocab_piece(const struct vocab *v, token_id id, size_t
     return v->arena.data + v->entries[id].from;
 }
 
-/* A hash of bytes or of a number that nobody can steer without the seed. */
-uint64_t hash_bytes(uint64_t seed, const char *data, size_t size);
-static inline uint64_t hash_mix(uint64_t seed, uint64_t value) {
-    unsigned __int128 product = (unsigned __int128)(value ^ seed) * 0x9E3779B97F4A7C15u;
-    return (uint64_t)product ^ (uint64_t)(product >> 64);
-}
-
 #endif

@@ -1,6 +1,6 @@
 #include "train/cache.h"
 
-#include "text/vocab.h"
+#include "base/hash.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -24,7 +24,7 @@ struct file_state file_state_of(const struct stat *st) {
 }
 
 static uint64_t footer_check(const struct cache_footer *f) {
-    return hash_bytes(0, (const char *)f, offsetof(struct cache_footer, check));
+    return hash_bytes(0, f, offsetof(struct cache_footer, check));
 }
 
 /* --- writing ---------------------------------------------------------------------------------- */
@@ -112,11 +112,6 @@ void cache_close(struct cache *c) {
 
 /* --- bounds ------------------------------------------------------------------------------------ */
 
-static bool ends_with(const char *name, const char *end) {
-    size_t n = strlen(name), m = strlen(end);
-    return n >= m && strcmp(name + n - m, end) == 0;
-}
-
 /* The longest unused cache and the bytes of all; what is half written is removed on the way. *oldest is
  * empty when there is none to remove. */
 static int64_t look_through(int dir_fd, DIR *dir, int64_t since_ns, char oldest[256]) {
@@ -125,8 +120,8 @@ static int64_t look_through(int dir_fd, DIR *dir, int64_t since_ns, char oldest[
     rewinddir(dir);
     for (struct dirent *entry; (entry = readdir(dir));) {
         struct stat st;
-        if (ends_with(entry->d_name, ".tokens.part")) unlinkat(dir_fd, entry->d_name, 0);
-        if (!ends_with(entry->d_name, ".tokens") || fstatat(dir_fd, entry->d_name, &st, 0) != 0)
+        if (path_has_suffix(entry->d_name, ".tokens.part")) unlinkat(dir_fd, entry->d_name, 0);
+        if (!path_has_suffix(entry->d_name, ".tokens") || fstatat(dir_fd, entry->d_name, &st, 0) != 0)
             continue;
         int64_t used_ns = in_ns(st.st_mtim);
         bytes += st.st_size;

@@ -2,9 +2,9 @@
  * reading it in rounds whose records several threads tokenise and one writes in their order. */
 #include "train/dataset.h"
 
+#include "base/hash.h"
 #include "base/thread.h"
 #include "text/unicode.h"
-#include "text/vocab.h"
 #include "text/chat.h"
 #include "train/dataset_private.h"
 

@@ -1,6 +1,6 @@
 /* train/epoch.c: which example is in which micro-batch of an epoch. Everything follows from the
  * view and the epoch's number, so a job that goes on needs to remember nothing but its place. */
-#include "text/vocab.h"
+#include "base/hash.h"
 #include "train/dataset_private.h"
 
 #include <math.h>

@@ -1,8 +1,8 @@
 #include "train/records.h"
 
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/json.h"
-#include "text/vocab.h"
 
 #include <errno.h>
 #include <fcntl.h>
