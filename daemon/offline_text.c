@@ -5,16 +5,15 @@
 #include "daemon/offline.h"
 #include "text/tokenizer.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_LINE = 64 << 20 };
-
-/* Answers one line; NULL with e set when it cannot. */
-typedef json_t *answer_fn(const struct tokenizer *t, const json_t *line, bool option,
-                          struct error *e);
+/* What a command answers lines with. */
+struct text_command {
+    struct tokenizer *tokenizer;
+    bool option; /* its option is given */
+};
 
 static json_t *no_memory(struct error *e) {
     error_set(e, ERR_MEMORY, "no memory for an answer");
@@ -27,8 +26,9 @@ static json_t *json_ids(const struct token_ids *ids) {
     return list;
 }
 
-static json_t *tokenize_line(const struct tokenizer *t, const json_t *line, bool special,
-                             struct error *e) {
+static json_t *tokenize_line(const void *self, json_t *line, struct error *e) {
+    const struct text_command *command = self;
+    const struct tokenizer *t = command->tokenizer;
     const json_t *text = json_object_get(line, "text");
     struct token_ids ids = {0};
     char *decoded = NULL;
@@ -40,8 +40,8 @@ static json_t *tokenize_line(const struct tokenizer *t, const json_t *line, bool
                   json_describe(text, got, sizeof got));
         return NULL;
     }
-    int err =
-        tokenizer_encode(t, json_string_value(text), json_string_length(text), special, &ids, e);
+    int err = tokenizer_encode(t, json_string_value(text), json_string_length(text),
+                               command->option, &ids, e);
     if (!err) err = tokenizer_decode(t, ids.ids, ids.n, false, &decoded, &size, e);
     if (!err) {
         out =
@@ -110,15 +110,16 @@ static json_t *stream_pieces(const struct tokenizer *t, const struct token_ids *
     return pieces;
 }
 
-static json_t *detokenize_line(const struct tokenizer *t, const json_t *line, bool stream,
-                               struct error *e) {
+static json_t *detokenize_line(const void *self, json_t *line, struct error *e) {
+    const struct text_command *command = self;
+    const struct tokenizer *t = command->tokenizer;
     struct token_ids ids = {0};
     char *text = NULL;
     size_t size;
     json_t *out = NULL, *pieces = NULL;
     int err = read_ids(line, &ids, e);
     if (!err) err = tokenizer_decode(t, ids.ids, ids.n, false, &text, &size, e);
-    if (!err && stream && !(pieces = stream_pieces(t, &ids, e))) err = -1;
+    if (!err && command->option && !(pieces = stream_pieces(t, &ids, e))) err = -1;
     if (!err) {
         out = json_pack("{s:o}", "text", json_stringn(text, size));
         if (!out) no_memory(e);
@@ -130,60 +131,29 @@ static json_t *detokenize_line(const struct tokenizer *t, const json_t *line, bo
     return out;
 }
 
-/* One line in, one line out. */
-static json_t *answer_line(const struct tokenizer *t, const char *text, size_t size, bool option,
-                           answer_fn *answer) {
-    struct error e = {0};
-    json_t *out = NULL;
-    if (size > MAX_LINE)
-        error_set(&e, ERR_PARAMS, "the line has %zu bytes; at most %d are taken", size, MAX_LINE);
-    else {
-        json_t *line = json_read(text, size, &e);
-        if (line && !json_is_object(line))
-            error_set(&e, ERR_PARAMS, "a line must be a JSON object");
-        else if (line) out = answer(t, line, option, &e);
-        json_decref(line);
-    }
-    return out ? out : json_pack("{s:s}", "error", e.message);
-}
-
-static int run(const char *command, const char *option, int argc, char **argv, answer_fn *answer) {
+static int run(const char *name, const char *option, int argc, char **argv, offline_answer_fn *answer) {
     const char *path = NULL;
     struct error e = {0};
-    struct tokenizer *t;
-    bool given = false;
+    struct text_command command = {0};
     for (int i = 0; i < argc; i++) {
-        if (strcmp(argv[i], option) == 0) given = true;
+        if (strcmp(argv[i], option) == 0) command.option = true;
         else if (argv[i][0] == '-' || path) {
             error_set(&e, ERR_USAGE, "%s: \"%s\" is not understood; usage: tpd %s PATH [%s]",
-                      command, argv[i], command, option);
+                      name, argv[i], name, option);
             return offline_fail(&e);
         } else path = argv[i];
     }
     if (!path) {
-        error_set(&e, ERR_USAGE, "%s needs a path; usage: tpd %s PATH [%s]", command, command,
+        error_set(&e, ERR_USAGE, "%s needs a path; usage: tpd %s PATH [%s]", name, name,
                   option);
         return offline_fail(&e);
     }
-    if (tokenizer_open(&t, path, &e) != 0) return offline_fail(&e);
-    if (tokenizer_warning(t)) fprintf(stderr, "tpd: %s: %s\n", path, tokenizer_warning(t));
-    char *line = NULL;
-    size_t capacity = 0;
-    ssize_t n;
-    bool broken = false;
-    while (!broken && (n = getline(&line, &capacity, stdin)) > 0) {
-        while (n > 0 && (line[n - 1] == '\n' || line[n - 1] == '\r')) n--;
-        if (n == 0) continue;
-        json_t *out = answer_line(t, line, (size_t)n, given, answer);
-        broken = !out || json_dumpf(out, stdout, JSON_COMPACT) != 0 || putchar('\n') == EOF ||
-                 fflush(stdout) != 0;
-        json_decref(out);
-    }
-    free(line);
-    tokenizer_free(t);
-    if (!broken) return 0;
-    error_set(&e, ERR_IO, "stdout: cannot write: %s", strerror(errno));
-    return offline_fail(&e);
+    if (tokenizer_open(&command.tokenizer, path, &e) != 0) return offline_fail(&e);
+    const char *warning = tokenizer_warning(command.tokenizer);
+    if (warning) fprintf(stderr, "tpd: %s: %s\n", path, warning);
+    int rc = offline_answer_lines(answer, &command);
+    tokenizer_free(command.tokenizer);
+    return rc;
 }
 
 int offline_tokenize(int argc, char **argv) {

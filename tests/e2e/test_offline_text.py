@@ -47,7 +47,7 @@ def test_pieces_of_a_stream_are_the_text_and_one_for_each_id():
 
 def test_a_line_that_cannot_be_done_says_why_and_the_next_follows():
     got = answers("tokenize", SPM, lines=["{", "[1]", {"no": 1}, {"text": 5}, "", {"text": "a"}])
-    assert [sorted(g) for g in got] == [["error"]] * 4 + [["decoded", "ids"]]
+    assert [sorted(g) for g in got] == [["error", "offset"]] + [["error"]] * 3 + [["decoded", "ids"]]
     got = answers("detokenize", SPM, lines=[{"ids": [1, -1]}, {"ids": [10**6]}, {"ids": [1.5]},
                                             {"ids": "x"}, {"ids": []}])
     assert [sorted(g) for g in got] == [["error"]] * 4 + [["text"]]
