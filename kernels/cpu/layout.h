@@ -32,4 +32,8 @@ static inline size_t layout_panel_bytes(enum dtype type, int32_t cols) {
     return LANES * dtype_row_bytes(type, cols);
 }
 
+/* Puts n rows, as files have them, into lanes first … first+n-1 of a panel; the other lanes keep what they
+ * hold. row has a readable row for every lane. */
+void pack_rows(const struct panels *w, uint8_t *panel, const uint8_t *const row[LANES], int first, int n);
+
 #endif

@@ -1,8 +1,5 @@
-/* Puts rows as files have them into panels (layout.h). */
-#include "base/dequant.h"
+/* Matrices of panels (layout.h): making them, and who of the team puts which rows. */
 #include "kernels/cpu/layout.h"
-
-#include <string.h>
 
 const struct layout layouts[DTYPE_COUNT] = {
     [DTYPE_Q8_0] = {0, -1, 0, 0, {{8, 0}}},
@@ -16,75 +13,6 @@ const struct layout layouts[DTYPE_COUNT] = {
     [DTYPE_Q5_K] = {0, 2, 4, 3, {{1, 4}, {4, 0}}},
     [DTYPE_Q6_K] = {208, -1, 192, 4, {{2, 4}, {4, 0}}},
 };
-
-/* --- one row of a panel ----------------------------------------------------------------------- */
-
-static uint8_t *put_half(uint8_t *to, const uint8_t *block, int at, int lane) {
-    if (at < 0) return to;
-    memcpy(to + 2 * lane, block + at, 2);
-    return to + 2 * LANES;
-}
-
-/* bits is a constant for the compiler. */
-static inline __attribute__((always_inline)) void put_words(uint8_t *to, const uint8_t *codes,
-                                                            int n, int bits, int shift) {
-    int per_word = 32 / bits;
-    uint32_t mask = (1u << bits) - 1;
-    for (int at = 0; at < n; at += per_word, to += 4 * LANES) {
-        uint32_t word = 0;
-#pragma GCC unroll 32
-        for (int i = 0; i < per_word; i++)
-            word |= ((uint32_t)codes[at + i] >> shift & mask) << (8 * (i % 4) + i / 4 * bits);
-        memcpy(to, &word, 4);
-    }
-}
-
-static uint8_t *put_plane(uint8_t *to, const uint8_t *codes, int n, struct plane plane, int lane) {
-    switch (plane.bits) {
-    case 8: put_words(to + 4 * lane, codes, n, 8, plane.shift); break;
-    case 4: put_words(to + 4 * lane, codes, n, 4, plane.shift); break;
-    case 2: put_words(to + 4 * lane, codes, n, 2, plane.shift); break;
-    default: put_words(to + 4 * lane, codes, n, 1, plane.shift); break;
-    }
-    return to + n * plane.bits / 8 * LANES;
-}
-
-static void put_block(enum dtype type, uint8_t *to, const uint8_t *block, int lane) {
-    const struct layout *l = &layouts[type];
-    int n = dtype_info(type)->block;
-    uint8_t codes[QUANT_BLOCK_MAX];
-    quant_block_codes(type, block, codes);
-    to = put_half(to, block, l->d, lane);
-    to = put_half(to, block, l->min, lane);
-    for (int i = 0; i < l->scale_words; i++, to += 4 * LANES)
-        memcpy(to + 4 * lane, block + l->scales + 4 * i, 4);
-    for (int i = 0; i < 2 && l->planes[i].bits; i++)
-        to = put_plane(to, codes, n, l->planes[i], lane);
-}
-
-/* Elements from … end-1 of a row. */
-static void put_plain(enum dtype type, uint8_t *panel, const uint8_t *row, int32_t from,
-                      int32_t end, int lane) {
-    size_t r = (size_t)lane;
-    for (size_t k = (size_t)from; k < (size_t)end; k++) {
-        if (type == DTYPE_F32) memcpy(panel + 4 * (LANES * k + r), row + 4 * k, 4);
-        else if (type == DTYPE_F16) memcpy(panel + 2 * (LANES * k + r), row + 2 * k, 2);
-        else memcpy(panel + 4 * (LANES * (k / 2) + r) + 2 * (k % 2), row + 2 * k, 2);
-    }
-}
-
-static void put_part(const struct panels *w, uint8_t *panel, const uint8_t *row, int32_t k,
-                     int32_t end, int lane) {
-    if (!dtype_is_quantised(w->type)) {
-        put_plain(w->type, panel, row, k, end, lane);
-        return;
-    }
-    const struct dtype_info *info = dtype_info(w->type);
-    for (; k < end; k += info->block) {
-        size_t at = dtype_row_bytes(w->type, k);
-        put_block(w->type, panel + LANES * at, row + at, lane);
-    }
-}
 
 /* --- matrices --------------------------------------------------------------------------------- */
 
@@ -119,24 +47,27 @@ struct put_job {
     int32_t row, n;
 };
 
-/* Rows of one panel go to one member, so that no two write to one cache line, and a chunk of them
- * together, so that it is written while it is in the first-level cache. */
+/* The rows of the job that stand in panel p; the others keep what they have. */
+static void put_panel(const struct put_job *job, int64_t p) {
+    const struct panels *w = &job->w;
+    const uint8_t *rows[LANES];
+    int64_t first = p * LANES < job->row ? job->row : p * LANES, end = job->row + job->n;
+    if (end > (p + 1) * LANES) end = (p + 1) * LANES;
+    for (int lane = 0; lane < LANES; lane++) {
+        int64_t i = p * LANES + lane;
+        i = (i < first || i >= end ? first : i) - job->row;
+        rows[lane] = job->from + (size_t)i * job->stride;
+    }
+    uint8_t *panel = (uint8_t *)(uintptr_t)w->data + (size_t)p * w->panel_bytes;
+    pack_rows(w, panel, rows, (int)(first - p * LANES), (int)(end - first));
+}
+
+/* Rows of one panel go to one member, so that no two write to one cache line. */
 static void put_slice(void *arg, int member, int n_members) {
     const struct put_job *job = arg;
-    const struct panels *w = &job->w;
     int64_t from, to, first = job->row / LANES, last = (job->row + job->n - 1) / LANES;
     team_slice(last - first + 1, 1, member, n_members, &from, &to);
-    for (int64_t p = first + from; p < first + to; p++) {
-        uint8_t *panel = (uint8_t *)(uintptr_t)w->data + (size_t)p * w->panel_bytes;
-        for (int32_t k = 0; k < w->cols; k += K_CHUNK) {
-            int32_t end = w->cols - k < K_CHUNK ? w->cols : k + K_CHUNK;
-            for (int lane = 0; lane < LANES; lane++) {
-                int64_t i = p * LANES + lane - job->row;
-                if (i >= 0 && i < job->n)
-                    put_part(w, panel, job->from + (size_t)i * job->stride, k, end, lane);
-            }
-        }
-    }
+    for (int64_t p = first + from; p < first + to; p++) put_panel(job, p);
 }
 
 void cpu_weight_put(struct kctx *base, const struct weight *w, int32_t row, int32_t n,
