@@ -1,5 +1,5 @@
 /* bench_kernels [f32] [type]…: memory bandwidth, and linear against it. Quantised types multiply
- * activations in int8, as serving does; with f32 they do not.
+ * activations in int8 and bf16 in bf16, as serving does; with f32 they do not.
  *
  * Every figure is the best of several passes, since other work on the machine only ever slows one
  * down. A pass runs the linears of some layers of a model, enough weights (96 MB) that none is
@@ -23,7 +23,7 @@ static void check(int code, const struct error *e) {
     exit(EXIT_FAILED);
 }
 
-static bool int8_activations = true;
+static bool narrow_activations = true;
 static struct core_set all_cores; /* asked at the start: an open team has pinned this thread */
 
 static struct kctx *open_team(int n_cores) {
@@ -32,7 +32,7 @@ static struct kctx *open_team(int n_cores) {
     struct error e;
     if (options.cores.n > n_cores) options.cores.n = n_cores;
     check(kernels_cpu_open(&c, 0, &options, &e), &e);
-    c->ops->int8_activations(c, int8_activations);
+    c->ops->narrow_activations(c, narrow_activations);
     return c;
 }
 
@@ -232,7 +232,7 @@ int main(int argc, char **argv) {
     static const struct shape_set sets[] = {{"smollm2-135m", 576, 1536, 576, 192},
                                             {"llama-1.1b", 2048, 5632, 2048, 256}};
     core_set_allowed(&all_cores);
-    if (argc > 1 && strcmp(argv[1], "f32") == 0) int8_activations = false, argc--, argv++;
+    if (argc > 1 && strcmp(argv[1], "f32") == 0) narrow_activations = false, argc--, argv++;
     printf("level %s\n", kernels_cpu_level());
     for (int n = 1; n <= 2; n++) print_bandwidth(n);
     if (argc < 2) print_attentions();

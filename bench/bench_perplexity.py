@@ -9,7 +9,7 @@ import sys
 
 from common import BUILD, ROOT, Daemon
 
-QUANTS, ACTIVATIONS = ("none", "q8", "q4"), ("f32", "int8")
+QUANTS, ACTIVATIONS = ("none", "q8", "q4"), ("f32", "auto")
 CONTEXT = 256
 PIECE = 1500  # bytes; what is over the context is left out
 STORIES, SEED = "40", "2027"  # another seed than etc/models/alder/make.sh has

@@ -147,7 +147,7 @@ static int start_engine(struct server *server, struct error *e) {
         .max_queue = (int32_t)config->max_queue,
         .step_rows = (int32_t)config->step_tokens,
         .kv_type = kv_type_from_name(config->kv_type), /* -1 for "auto" */
-        .int8_activations = strcmp(config->activations, "int8") == 0,
+        .narrow_activations = strcmp(config->activations, "auto") == 0,
         .kv_memory = (size_t)config->kv_memory,
         .memory_fraction = config->memory_fraction,
         .memory_limit = (size_t)config->memory_limit,

@@ -204,11 +204,11 @@ struct kernels {
     /* All jobs read x [T, cols]; each job's w has the same cols. */
     void (*linear)(struct kctx *c, const struct linear_job *jobs, int n_jobs, dev_addr x,
                    int32_t T);
-    /* From here on linear rounds its input to int8 where a weight is quantised and the device has
-     * such products: each row by itself, each 32 columns with a scale of their own, so that a row's
-     * bits still depend on the row alone. Off at first; serving turns it on for its step, training
-     * never sees it. NULL where the device has no such products. */
-    void (*int8_activations)(struct kctx *c, bool on);
+    /* From here on linear rounds its input to what the device multiplies faster with a weight: int8
+     * where it is quantised (each 32 columns with a scale of their own), bf16 where it is bf16; each row
+     * by itself, so that a row's bits still depend on the row alone. Off at first; serving turns it on
+     * for its step, training never sees it. NULL where the device has no such products. */
+    void (*narrow_activations)(struct kctx *c, bool on);
     /* rmsnorm of each head of x [T, heads, e] with g [e], in place (qwen3). */
     void (*head_norm)(struct kctx *c, dev_addr x, dev_addr g, int32_t T, int32_t heads, int32_t e,
                       float eps);
@@ -355,7 +355,7 @@ struct cpu_options {
 /* Called on the rank's own thread, which becomes member 0 of its team. */
 int kernels_cpu_open(struct kctx **out, int rank, const struct cpu_options *options,
                      struct error *e);
-/* "avx512", "avxvnni", "avx2", "portable": what run-time dispatch chose. The environment variable
+/* "avx512bf16", "avx512", "avxvnni", "avx2", "portable": what run-time dispatch chose. The environment variable
  * TPD_CPU_CAP (one of these) lowers it. */
 const char *kernels_cpu_level(void);
 /* Whether that multiplies bf16 (see bf16_products). */

@@ -209,9 +209,9 @@ static void compute_again(struct shard *s, const struct step *step, const struct
 }
 
 /* Training on the same context goes on without. */
-static void int8_activations(struct shard *s, bool on) {
+static void narrow_activations(struct shard *s, bool on) {
     const struct kernels *ops = s->ctx->ops;
-    if (s->options.int8_activations && ops->int8_activations) ops->int8_activations(s->ctx, on);
+    if (s->options.narrow_activations && ops->narrow_activations) ops->narrow_activations(s->ctx, on);
 }
 
 int model_forward(struct shard *s, const struct step *step, struct error *e) {
@@ -222,10 +222,10 @@ int model_forward(struct shard *s, const struct step *step, struct error *e) {
                          "the shard's %d, %d and %d", T, step->n_seqs, step->n_out,
                          s->options.max_rows, s->options.max_seqs, s->options.max_out);
     struct step_ints in = upload_ints(s, step);
-    int8_activations(s, true);
+    narrow_activations(s, true);
     if (is_decode(step)) compute_again(s, step, &in);
     else compute(s, step, &in);
-    int8_activations(s, false);
+    narrow_activations(s, false);
     if (step->n_out > 0) fetch(s, step);
     return s->ctx->ops->wait(s->ctx, e);
 }

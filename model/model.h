@@ -47,7 +47,7 @@ struct shard_options {
     int32_t block_size; /* positions in a block */
     int32_t max_blocks; /* blocks of the longest sequence */
     enum dtype kv_type; /* f32, f16, bf16; Q8_0 where head_dim is a multiple of 32 */
-    bool int8_activations; /* for quantised weights, in model_forward alone: kernels.h */
+    bool narrow_activations; /* in model_forward alone: kernels.h */
     const _Atomic bool *abandon; /* loading ends with ERR_CANCELLED when it becomes true; or NULL */
 };
 

@@ -7,8 +7,8 @@
 const struct logit_loops *logit_loops(void) {
 #if defined(__x86_64__)
     const char *level = kernels_cpu_level();
-    if (strcmp(level, "avx512") == 0) return &logit_loops_avx512;
-    if (strcmp(level, "avx2") == 0) return &logit_loops_avx2;
+    if (strncmp(level, "avx512", 6) == 0) return &logit_loops_avx512;
+    if (strncmp(level, "avx", 3) == 0) return &logit_loops_avx2;
 #endif
     return &logit_loops_portable;
 }

@@ -51,7 +51,7 @@ int engine_sizes_ask(struct engine_sizes *out, const struct engine_options *opti
                   .max_out = min_i32(out_rows, rows),
                   .max_seqs = min_i32(slots, rows),
                   .block_size = KV_BLOCK_SIZE,
-                  .int8_activations = options->int8_activations,
+                  .narrow_activations = options->narrow_activations,
                   .max_blocks = (ctx + KV_BLOCK_SIZE - 1) / KV_BLOCK_SIZE}};
     if (options->kv_type >= 0) out->shard.kv_type = (enum dtype)options->kv_type;
     else out->shard.kv_type = runner->f32 ? DTYPE_F32 : DTYPE_F16;

@@ -1,5 +1,5 @@
 /* Opens a CPU context: instruction set, memory, team; and the table of operations. */
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/bf16.h"
 #include "kernels/cpu/int8.h"
 #include "kernels/cpu/train.h"
 
@@ -29,33 +29,37 @@ static int level_found(void) {
     bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                   __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
                   __builtin_cpu_supports("avx512vnni");
+    if (avx512 && __builtin_cpu_supports("avx512bf16")) return 4;
     return avx512 ? 3 : avx2 && has_avxvnni() ? 2 : avx2 ? 1 : 0;
 }
 
-/* avxvnni is avx2 with other integer products. */
+/* avxvnni is avx2 with other integer products, avx512bf16 is avx512 with products of bf16. */
 struct choice {
     const char *name;
     const struct cpu_level *level;
     const struct cpu_int8 *int8;
+    const struct cpu_bf16 *bf16;
 };
 
 static const struct choice *level_choose(struct error *e) {
     static const struct choice choices[] = {
-        {"portable", &cpu_level_portable, &cpu_int8_portable},
-        {"avx2", &cpu_level_avx2, &cpu_int8_avx2},
-        {"avxvnni", &cpu_level_avx2, &cpu_int8_avxvnni},
-        {"avx512", &cpu_level_avx512, &cpu_int8_avx512},
+        {"portable", &cpu_level_portable, &cpu_int8_portable, NULL},
+        {"avx2", &cpu_level_avx2, &cpu_int8_avx2, NULL},
+        {"avxvnni", &cpu_level_avx2, &cpu_int8_avxvnni, NULL},
+        {"avx512", &cpu_level_avx512, &cpu_int8_avx512, NULL},
+        {"avx512bf16", &cpu_level_avx512, &cpu_int8_avx512, &cpu_bf16_avx512},
     };
-    enum { AVXVNNI = 2 };
+    enum { AVXVNNI = 2, N_CHOICES = sizeof choices / sizeof *choices };
     int best = level_found();
     const char *cap = getenv("TPD_CPU_CAP");
     if (!cap || !*cap) return &choices[best];
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < N_CHOICES; i++) {
         if (strcasecmp(cap, choices[i].name) != 0) continue;
         if (i > best) i = best;
         return &choices[i == AVXVNNI && !has_avxvnni() ? i - 1 : i];
     }
-    error_set(e, ERR_CONFIG, "TPD_CPU_CAP is \"%s\": use portable, avx2, avxvnni or avx512", cap);
+    error_set(e, ERR_CONFIG, "TPD_CPU_CAP is \"%s\": use portable, avx2, avxvnni, avx512 or "
+              "avx512bf16", cap);
     return NULL;
 }
 
@@ -66,14 +70,14 @@ const char *kernels_cpu_level(void) {
 
 bool kernels_cpu_bf16(void) {
     const struct choice *choice = level_choose(NULL);
-    return choice && choice->level->train->bf16();
+    return choice && choice->bf16;
 }
 
-void cpu_int8_activations(struct kctx *base, bool on) { cpu_of(base)->int8_on = on; }
+void cpu_narrow_activations(struct kctx *base, bool on) { cpu_of(base)->narrow_activations = on; }
 
 void cpu_bf16_products(struct kctx *base, bool on) {
     struct cpu_ctx *c = cpu_of(base);
-    c->bf16 = on && c->level->train->bf16();
+    c->bf16_products = on && c->bf16;
 }
 
 /* --- the team --------------------------------------------------------------------------------- */
@@ -125,7 +129,7 @@ static void cpu_close(struct kctx *base) {
     cpu_memory_close(c);
     team_free(c->team);
     free(c->scratch);
-    free(c->x8);
+    free(c->narrow);
     free(c);
 }
 
@@ -166,7 +170,7 @@ static const struct kernels cpu_kernels = {
     .embed_rows = cpu_embed_rows,
     .embed_grad = cpu_embed_grad,
     .bf16_products = cpu_bf16_products,
-    .int8_activations = cpu_int8_activations,
+    .narrow_activations = cpu_narrow_activations,
     .narrow = cpu_narrow,
     .widen = cpu_widen,
     .copy = cpu_copy,
@@ -188,6 +192,7 @@ int kernels_cpu_open(struct kctx **out, int rank, const struct cpu_options *opti
     c->base.rank = rank;
     c->level = choice->level;
     c->int8 = choice->int8;
+    c->bf16 = choice->bf16;
     const char *env = getenv("TPD_DEBUG_ALIAS");
     bool alias = options->debug_alias || (env && strcmp(env, "1") == 0);
     int code = cpu_memory_open(c, options->memory_limit, alias, e);

@@ -100,20 +100,21 @@ struct cpu_memory {
 };
 
 struct cpu_int8; /* int8.h */
+struct cpu_bf16; /* bf16.h */
 
 struct cpu_ctx {
     struct kctx base;
     const struct cpu_level *level;
     const struct cpu_int8 *int8;
-    bool bf16; /* products are in bf16, see bf16_products */
-    bool int8_on; /* see int8_activations */
+    const struct cpu_bf16 *bf16; /* NULL where the CPU does not multiply bf16 */
+    bool bf16_products, narrow_activations; /* see kernels.h */
     struct team *team;
     uint64_t to_real; /* handed-out address + to_real = host address; 0 but in debug mode */
     struct cpu_memory memory;
     uint8_t *scratch; /* scratch_bytes for each member */
     size_t scratch_bytes;
-    void *x8; /* the rows of x that a linear has quantised, for all members */
-    size_t x8_bytes;
+    uint8_t *narrow; /* the rows of x that a linear has rounded, for all members */
+    size_t narrow_bytes;
 };
 
 static inline struct cpu_ctx *cpu_of(struct kctx *c) { return (struct cpu_ctx *)c; }
@@ -150,7 +151,7 @@ void cpu_weight_put(struct kctx *c, const struct weight *w, int32_t row, int32_t
 void cpu_weight_free(struct kctx *c, struct weight *w);
 void cpu_weight_layout(const struct weight *w, struct weight_layout *out);
 struct panels cpu_panels(const struct cpu_ctx *c, const struct weight *w);
-void cpu_int8_activations(struct kctx *c, bool on);
+void cpu_narrow_activations(struct kctx *c, bool on);
 
 void cpu_linear(struct kctx *c, const struct linear_job *jobs, int n_jobs, dev_addr x, int32_t T);
 void cpu_attention(struct kctx *c, dev_addr out, int32_t out_stride, dev_addr q, int32_t H,

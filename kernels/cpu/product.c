@@ -47,7 +47,7 @@ static void deal(struct product_call *call, int team) {
 }
 
 static void run_product(struct cpu_ctx *c, struct product *p, int32_t M, int32_t N) {
-    p->bf16 = c->bf16;
+    p->bf16 = c->bf16_products;
     if (M == 0 || N == 0 || !cpu_scratch(c, PRODUCT_SCRATCH)) return;
     struct product_call call = {.c = c, .product = p, .M = M, .N = N};
     size_t work = (size_t)M * (size_t)N;

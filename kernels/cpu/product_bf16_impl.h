@@ -1,6 +1,6 @@
 /* The products' blocks as pairs of bf16: a word holds k and k + 1 of a row of a, or of a column of b.
  * Operands are rounded on their way into the blocks; sums stay fp32. Where the instruction set has no
- * such product, nobody asks for it (product_bf16).
+ * such product, nobody asks for it (product.bf16).
  *
  * Blocks have the places of product_impl.h, half as many words: rows of a K_CHUNK words apart, panels of
  * b [pair of k][32]. So a chunk is up to twice as long. */
@@ -184,8 +184,6 @@ BF16 static void sums_pairs(const float *a, const float *b, int32_t n_k, float *
     }
 }
 
-static bool product_bf16(void) { return __builtin_cpu_supports("avx512bf16"); }
-
 #else
 
 #define pair_chunk(n_k) K_CHUNK
@@ -193,6 +191,5 @@ static bool product_bf16(void) { return __builtin_cpu_supports("avx512bf16"); }
 #define pack_a_pairs copy_a
 #define pack_b_pairs copy_b
 static sums_fn *const sums_pairs = sums_chunk;
-static bool product_bf16(void) { return false; }
 
 #endif

@@ -36,7 +36,7 @@ struct product {
     size_t out_stride;
     float alpha, beta;
     const float *bias; /* NULL, or of each column: stands for beta * out */
-    bool bf16; /* a and b are rounded to bf16; only where the level says that it can */
+    bool bf16; /* a and b are rounded to bf16; only where the CPU can (struct cpu_ctx) */
 };
 struct product_part {
     int32_t row, n_rows, col, n_cols; /* col is a multiple of 32 */
@@ -82,7 +82,6 @@ static inline uint64_t counter_draw(uint64_t key, uint64_t i) {
 
 /* One instruction set's loops. All pointers are host pointers. */
 struct cpu_train {
-    bool (*bf16)(void); /* whether this CPU multiplies bf16 */
     /* scratch: PRODUCT_SCRATCH bytes. */
     void (*product)(const struct product *p, const struct product_part *part, void *scratch);
 

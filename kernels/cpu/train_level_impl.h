@@ -6,7 +6,6 @@
 #include "kernels/cpu/train_impl.h"
 
 static const struct cpu_train train_loops = {
-    .bf16 = product_bf16,
     .product = block_product,
     .attention_tile = attention_tile,
     .attention_dq = attention_dq,

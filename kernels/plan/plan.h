@@ -45,7 +45,7 @@ void plan_embed_rows(struct kctx *c, dev_addr out, dev_addr table, dev_addr ids,
 void plan_embed_grad(struct kctx *c, dev_addr grad, dev_addr dx, dev_addr ids, int32_t T, int32_t d,
                      int32_t V, int32_t first_row, float scale);
 void plan_bf16_products(struct kctx *c, bool on);
-void plan_int8_activations(struct kctx *c, bool on);
+void plan_narrow_activations(struct kctx *c, bool on);
 void plan_narrow(struct kctx *c, dev_addr to, dev_addr from, size_t n);
 void plan_widen(struct kctx *c, dev_addr to, dev_addr from, size_t n);
 void plan_copy(struct kctx *c, dev_addr to, dev_addr from, size_t bytes);

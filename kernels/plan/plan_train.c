@@ -175,7 +175,7 @@ void plan_bf16_products(struct kctx *c, bool on) {
     (void)c, (void)on;
 }
 
-void plan_int8_activations(struct kctx *c, bool on) {
+void plan_narrow_activations(struct kctx *c, bool on) {
     (void)c, (void)on;
 }
 

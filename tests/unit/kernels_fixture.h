@@ -43,7 +43,8 @@ static __attribute__((noinline, unused)) void on_level(const char *level, void (
     }
     unsetenv("TPD_CPU_CAP");
 }
-/* At each, but for avxvnni: it differs from avx2 in int8 products alone. */
+/* At each, but for avxvnni: it differs from avx2 in int8 products alone; avx512bf16 from
+ * avx512 in products of bf16, which nobody gets who has not asked. */
 static inline void on_every_level(void (*body)(struct kctx *c)) {
     on_level("portable", body);
     on_level("avx2", body);

@@ -95,7 +95,7 @@ static void one_linear(struct kctx *c, enum dtype type, int32_t T) {
 }
 
 static void sums_right(struct kctx *c) {
-    c->ops->int8_activations(c, true);
+    c->ops->narrow_activations(c, true);
     for (int type = 0; type < DTYPE_COUNT; type++)
         for (int i = 0; i < 3 && quantised((enum dtype)type); i++)
             one_linear(c, (enum dtype)type, i == 0 ? 1 : random_int(2, 20));
@@ -104,7 +104,7 @@ static void sums_right(struct kctx *c) {
 static void rows_independent(struct kctx *c) {
     enum { T = 401, ROWS = 50 };
     static const int32_t counts[] = {1, 2, 3, 5, 6, 7, 8, 13, 64, 193, 400};
-    c->ops->int8_activations(c, true);
+    c->ops->narrow_activations(c, true);
     for (int type = 0; type < DTYPE_COUNT; type++) {
         if (!quantised((enum dtype)type)) continue;
         struct matrix m = matrix_new(c, (enum dtype)type, ROWS, 768);
@@ -118,9 +118,9 @@ static void rows_independent(struct kctx *c) {
 static void switched_off(struct kctx *c) {
     struct matrix m = matrix_new(c, DTYPE_Q4_0, 33, 256);
     float *x = activations(5, 256), *before = matrix_outputs(c, &m, x, 5);
-    c->ops->int8_activations(c, true);
+    c->ops->narrow_activations(c, true);
     float *rounded = matrix_outputs(c, &m, x, 5);
-    c->ops->int8_activations(c, false);
+    c->ops->narrow_activations(c, false);
     float *after = matrix_outputs(c, &m, x, 5);
     assert_memory_equal(before, after, 5 * 33 * 4);
     assert_memory_not_equal(before, rounded, 5 * 33 * 4);
@@ -133,7 +133,7 @@ static void switched_off(struct kctx *c) {
 
 static void not_finite(struct kctx *c) {
     enum { T = 7, ROWS = 40, COLS = 256 };
-    c->ops->int8_activations(c, true);
+    c->ops->narrow_activations(c, true);
     struct matrix m = matrix_new(c, DTYPE_Q8_0, ROWS, COLS);
     for (int32_t n = 1; n <= T; n += T - 1) { /* 1, then T */
         float *x = random_floats(T * COLS);
@@ -177,7 +177,7 @@ static void bits_depend_neither_on_the_team_nor_on_the_instruction_set(void **st
                 if (strcmp(kernels_cpu_level(), levels[i]) != 0) continue;
                 random_state = 7;
                 struct kctx *c = open_ctx(n_cores, 0, false);
-                c->ops->int8_activations(c, true);
+                c->ops->narrow_activations(c, true);
                 struct matrix m = matrix_new(c, (enum dtype)type, ROWS, 512);
                 float *x = activations(T, 512), *y = matrix_outputs(c, &m, x, T);
                 if (first) assert_memory_equal(first, y, T * ROWS * 4);

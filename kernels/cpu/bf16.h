@@ -1,0 +1,49 @@
+/* kernels/cpu/bf16.h: weights in bf16 times activations that are bf16 as well.
+ *
+ * A row of x is rounded to bf16 (to nearest even), its columns in pairs, as layout.h has those of the
+ * weights: one product adds two columns to 16 outputs. An output is one chain of such products from 0
+ * in ascending k, in fp32, the bias last. An instruction set may round within a product as it likes
+ * (these flush what is denormal), but must do the same for one row and for many: so a row's bits depend
+ * on nothing but the row and the weights.
+ *
+ * Where the CPU has no such products, x stays fp32 and linear_impl.h widens the weights. */
+#ifndef TPD_KERNELS_CPU_BF16_H
+#define TPD_KERNELS_CPU_BF16_H
+
+#include "kernels/cpu/cpu.h"
+
+/* Rows stand in groups as even as can be; each has its place at words + first row * row_words. What is in
+ * it is between prepare and matmul of one instruction set; columns beyond the last are 0. */
+struct x16 {
+    uint32_t *words; /* 64 bytes aligned */
+    int32_t n_rows, group_rows, cols;
+};
+
+/* 64 bytes hold 32 columns. */
+static inline size_t x16_row_words(int32_t cols) { return (size_t)round_up(cols, 32) / 2; }
+
+/* One instruction set's loops. The panels of w are as they stand in memory, 64 bytes for each pair of k:
+ * 16 outputs by 2 k, which is also what a row of an AMX tile of TDPBF16PS's second operand holds (16 such
+ * rows, 32 k, to a tile). An odd last column has 0 beside it. */
+struct cpu_bf16 {
+    int rows; /* a group has so many at most */
+    /* Rounds rows from … to-1 of x [n_rows, cols]. */
+    void (*prepare)(const struct x16 *to, const float *x, int32_t from, int32_t end);
+    /* y[from*16 …] for panels from … to-1; x has one row. */
+    void (*matvec)(const struct panels *w, int32_t from, int32_t to, const struct x16 *x,
+                   const float *bias, float *y);
+    /* y [n_rows, rows of w]. scratch: BF16_SCRATCH bytes. */
+    void (*matmul)(const struct panels *w, int32_t from, int32_t to, const struct x16 *x,
+                   const float *bias, float *y, void *scratch);
+};
+
+extern const struct cpu_bf16 cpu_bf16_avx512;
+
+enum {
+    X16_ROWS_MAX = 192,      /* rows rounded at once */
+    X16_BYTES = 1024 * 1024, /* or fewer, where they would take more */
+    BF16_PANELS = 4,         /* panels whose sums a product keeps */
+    BF16_SCRATCH = X16_ROWS_MAX * BF16_PANELS * LANES * 4
+};
+
+#endif
