@@ -1,6 +1,8 @@
 """A request's answer is its own: alone, among 32 others, from a cold or a warm cache, beside a job."""
 import json
 import random
+import shutil
+import struct
 import subprocess
 
 import pytest
@@ -31,16 +33,36 @@ def own(result):
     return [{k: c[k] for k in ("tokens", "text", "logprobs", "finish_reason")} for c in choices]
 
 
-@pytest.fixture(scope="module", params=["none", "q8", "q4"])
+def in_bf16(source, to):
+    """A copy of a model whose weights in F32 are cut to BF16."""
+    shutil.copytree(source, to)
+    data = (to / "model.safetensors").read_bytes()
+    size = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + size])
+    for name, tensor in header.items():
+        if name != "__metadata__":
+            assert tensor["dtype"] == "F32"
+            tensor.update(dtype="BF16", data_offsets=[at // 2 for at in tensor["data_offsets"]])
+    new = json.dumps(header).encode()
+    new += b" " * (-len(new) % 8)
+    values = data[8 + size:]
+    halves = b"".join(values[i + 2:i + 4] for i in range(0, len(values), 4))
+    (to / "model.safetensors").write_bytes(struct.pack("<Q", len(new)) + new + halves)
+    return to
+
+
+@pytest.fixture(scope="module", params=["f32", "bf16", "q8", "q4"])
 def alone(request, tmp_path_factory):
-    """The flag that weights are held by (quantised ones are multiplied with int8), and each answer of a daemon
-    that does nothing else."""
-    quant = ["--quant", request.param]
-    daemon = Daemon(tmp_path_factory.mktemp("alone"), TINY, "--slots", 4, "--step-tokens", 512, *quant)
+    """How weights are held (all but f32 are multiplied with what is rounded): a model and flags, and each
+    answer of a daemon that does nothing else."""
+    directory, held = tmp_path_factory.mktemp("alone"), request.param
+    model = in_bf16(TINY, directory / "model") if held == "bf16" else TINY
+    flags = ["--quant", held] if held in ("q8", "q4") else []
+    daemon = Daemon(directory, model, "--slots", 4, "--step-tokens", 512, *flags)
     with daemon.client() as client:
         answers = [own(client.call("generate", **ask)) for ask in asks(1)]
     assert daemon.stop() == 0
-    return quant, answers
+    return model, flags, answers
 
 
 def answers_together(client):
@@ -60,8 +82,8 @@ def idle(client):
     ["--slots", 1],
 ])
 def test_the_same_among_32_others_whatever_the_cache_holds(start, alone, flags):
-    quant, answers = alone
-    daemon = start(*flags, *quant)
+    model, held, answers = alone
+    daemon = start(*flags, *held, model=model)
     with daemon.client() as client:
         for _ in range(2):
             assert answers_together(client) == answers
@@ -69,12 +91,12 @@ def test_the_same_among_32_others_whatever_the_cache_holds(start, alone, flags):
 
 
 def test_the_same_beside_a_job(start, tmp_path, alone):
-    quant, answers = alone
+    model, held, answers = alone
     data = tmp_path / "data"
     data.mkdir()
     (data / "d.jsonl").write_text("".join(json.dumps({"text": f"so {i} it was " * 9}) + "\n"
                                           for i in range(40)))
-    daemon = start("--data-dir", data, "--slots", 32, *quant)
+    daemon = start("--data-dir", data, "--slots", 32, *held, model=model)
     with daemon.client() as client:
         job = client.call("finetune.submit", data="d.jsonl", epochs=1000, seq_len=64, batch_size=4,
                           eval_fraction=0)["job"]
