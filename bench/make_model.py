@@ -16,6 +16,9 @@ SHAPES = {
                          context=8192, rope_base=100000.0, tied=True),
     "llama-1.1b": dict(hidden=2048, layers=22, heads=32, kv_heads=4, ffn=5632, vocab=32000,
                        context=2048, rope_base=10000.0, tied=False),
+    # a draft model's, for llama-1.1b
+    "llama-68m": dict(hidden=768, layers=2, heads=12, kv_heads=12, ffn=3072, vocab=32000,
+                      context=2048, rope_base=10000.0, tied=False),
 }
 # name: (GGUF's number, elements in a block, its bytes, file type number)
 TYPES = {"f32": (0, 1, 4, 0), "q4_0": (2, 32, 18, 2), "q5_0": (6, 32, 22, 8),

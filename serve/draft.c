@@ -18,6 +18,7 @@ struct draft {
     struct scheduler *scheduler;
     int32_t max_rows, max_seqs, max_blocks, block_size, vocab;
     double seconds;
+    struct pace pace;
     struct sequence **order;  /* [slots] those that live and draft, the oldest first */
     int32_t n_order;
     struct draft_part *parts; /* [max_seqs] */
@@ -71,12 +72,16 @@ double draft_seconds(const struct draft *d) {
     return d->seconds;
 }
 
+const struct pace *draft_pace(const struct draft *d) {
+    return &d->pace;
+}
+
 /* --- a step of the draft model ------------------------------------------------------------------- */
 
 /* The token at pos, a guess of this round perhaps. One that the draft model does not have is another to it. */
 static token_id token_at(const struct draft *d, const struct sequence *s, int32_t pos) {
     int32_t n_known = s->entry.n_known;
-    token_id id = pos < n_known ? s->entry.tokens[pos] : s->proposals[pos - n_known].id;
+    token_id id = pos < n_known ? s->entry.tokens[pos] : s->proposals[pos - n_known];
     return id < d->vocab ? id : 0;
 }
 
@@ -108,7 +113,9 @@ static int forward(struct draft *d, struct error *e) {
     for (int32_t i = 0; i < d->n_parts; i++)
         if (d->parts[i].n_rows > 0) fill_part(d, &d->parts[i], &step);
     if (step.n_out > 0) step.logits = d->logits;
+    int64_t begin = clock_ns();
     int err = d->runner->ops->forward_draft(d->runner, &step, e);
+    if (!err) pace_add(&d->pace, step.n_rows, (double)(clock_ns() - begin) / 1e9);
     for (int32_t i = 0; i < d->n_parts && !err; i++) {
         struct draft_part *part = &d->parts[i];
         if (part->n_rows > 0)
@@ -124,7 +131,7 @@ static void propose(struct draft *d, struct draft_part *part, const float *logit
     int32_t n_logits = d->vocab < s->limits->vocab ? d->vocab : s->limits->vocab;
     part->going = sequence_propose(s, part->made, logits, n_logits, &ignored) == 0;
     if (!part->going) return;
-    token_id id = s->proposals[part->made++].id;
+    token_id id = s->proposals[part->made++];
     part->going = part->made < part->wanted && !sequence_ends_at(s, id);
 }
 
@@ -209,7 +216,7 @@ static bool put_together(struct draft *d, struct sequence *sequences) {
     }
     for (int32_t i = 0; i < d->n_order; i++) {
         struct sequence *s = d->order[i];
-        bool reads = s->n_reports == 0 || s->guesser.wanted > 0;
+        bool reads = s->n_reports == 0 ? guess_will_ask(&s->guesser) : s->guesser.wanted > 0;
         if (s->entry.live && !is_due(s) && reads) add_part(d, s, s->entry.n_done, false);
     }
     return more;

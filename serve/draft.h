@@ -5,11 +5,12 @@
  * keeps or takes blocks does it for both, and what the draft model lacks of a sequence it computes before it
  * guesses. Prompts it reads along, a chunk behind.
  *
- * A guess never depends on what runs beside it: a sequence whose guesses cannot be made yet waits for them
- * (rows, blocks), so that its text is the same in any company. Driver only; private to serve/. */
+ * A sequence whose guesses cannot be made yet (rows, blocks) waits for them: they were found to pay. Driver only;
+ * private to serve/. */
 #ifndef TPD_SERVE_DRAFT_H
 #define TPD_SERVE_DRAFT_H
 
+#include "serve/pace.h"
 #include "serve/runner.h"
 #include "serve/sequence.h"
 
@@ -23,7 +24,8 @@ void draft_free(struct draft *d); /* NULL is taken */
 /* Between steps: makes the guesses that the sequences (a list by next) wait for, as far as a step's rows go.
  * True: some still wait for rows, so there is more to do even if no step can be put together. */
 bool draft_run(struct draft *d, struct sequence *sequences);
-/* Time it has taken. */
+/* Time it has taken, and what its steps take by their rows. */
 double draft_seconds(const struct draft *d);
+const struct pace *draft_pace(const struct draft *d);
 
 #endif

@@ -155,9 +155,44 @@ static void count_draft(struct engine *engine) {
     pthread_mutex_unlock(&engine->lock);
 }
 
+static bool generates(const struct sequence *s) {
+    return s->n_reports > 0 && !s->over && s->entry.live && !s->entry.held;
+}
+
+/* What guesses cost now, by the steps that were measured. */
+static void set_prices(struct engine *engine) {
+    struct guess_price *price = &engine->market.price;
+    int32_t n = 0;
+    for (const struct sequence *s = engine->sequences; s; s = s->next) n += generates(s);
+    double plain = pace_seconds(&engine->pace, n, ROW_COST);
+    engine->market.priced = pace_is_known(&engine->pace, n) && plain > 0;
+    price->n_sequences = n;
+    if (!engine->market.priced) return;
+    for (int more = 1; more <= GUESS_MOST; more++) {
+        double rows = pace_seconds(&engine->pace, n * (1 + more), ROW_COST) / plain - 1;
+        price->rows[more] = rows > price->rows[more - 1] ? rows : price->rows[more - 1];
+    }
+    if (!engine->draft) return;
+    enum { MANY = 64 };
+    double one = pace_seconds(draft_pace(engine->draft), n, ROW_COST) / plain;
+    if (one <= 0) one = engine->runner->draft_cost; /* nothing is measured */
+    double many = pace_seconds(draft_pace(engine->draft), n + MANY, ROW_COST) / plain;
+    price->make[GUESS_DRAFT] = one;
+    price->catch_up = many > one ? (many - one) / MANY : one * ROW_COST;
+}
+
+/* Tokens of a sequence that the draft model has not read, beside the one that it reads in any case. */
+static size_t draft_lacks(const struct engine *engine, const struct sequence *s) {
+    if (!engine->draft || !s->entry.live) return 0;
+    int32_t lacks = s->entry.n_known - 1 - scheduler_second(engine->scheduler, &s->entry);
+    return lacks > 0 ? (size_t)lacks : 0;
+}
+
 /* What sequences may generate next. True: some wait for guesses, and there is more to do for them. */
 static bool guess_ahead(struct engine *engine) {
-    for (struct sequence *s = engine->sequences; s; s = s->next) sequence_guess(s);
+    set_prices(engine);
+    for (struct sequence *s = engine->sequences; s; s = s->next)
+        sequence_guess(s, draft_lacks(engine, s));
     if (!engine->draft) return false;
     bool more = draft_run(engine->draft, engine->sequences);
     count_draft(engine);
@@ -281,7 +316,9 @@ static void run_step(struct engine *engine, const struct sched_part *planned, in
     }
     if (n == 0) return;
     run_parts(engine, parts, n);
-    count_step(engine, prompt_rows, decode_rows, (double)(clock_ns() - begin) / 1e9);
+    double seconds = (double)(clock_ns() - begin) / 1e9;
+    count_step(engine, prompt_rows, decode_rows, seconds);
+    if (prompt_rows == 0) pace_add(&engine->pace, decode_rows, seconds);
     if (engine->check_books && !scheduler_sound(engine->scheduler)) abort();
 }
 

@@ -227,16 +227,14 @@ static void collect_eos(struct engine *engine) {
     engine->limits.n_eos = n;
 }
 
-/* A row more of a step is not free: about this part of a step of one row. */
-#define ROW_COST 0.15
-
 static void set_guessing(struct engine *engine) {
     const struct runner *r = engine->runner;
     struct guess_terms *terms = engine->limits.guess;
-    terms[GUESS_NGRAM] = (struct guess_terms){true, ROW_COST, SIZE_MAX};
+    engine->limits.market = &engine->market;
+    terms[GUESS_NGRAM] = (struct guess_terms){true, false, ROW_COST, SIZE_MAX};
     if (!r->draft_config) return;
     terms[GUESS_DRAFT] =
-        (struct guess_terms){true, ROW_COST + r->draft_cost, (size_t)r->draft_config->max_len};
+        (struct guess_terms){true, false, ROW_COST + r->draft_cost, (size_t)r->draft_config->max_len};
     /* Blocks are shared only where both models' keys are the same. */
     int32_t draft_len = r->draft_config->rope.original_len;
     if (r->draft_config->rope.kind == ROPE_DYNAMIC &&

@@ -22,9 +22,8 @@ enum {
     SAMPLING_MAX_LOGPROBS = 20
 };
 
-/* Where guesses of what comes next are taken from (serve/guess.h). Greedy tokens are the same with all of
- * them, drawn ones with all but the draft model, which keeps their distribution. AUTO: whatever pays best of
- * what there is; UNSAID: AUTO where there is a draft model, else OFF. */
+/* Where guesses of what comes next are taken from (serve/guess.h). Tokens are the same with all of them. AUTO:
+ * whatever pays best of what there is, if anything does; UNSAID: AUTO where there is a draft model, else OFF. */
 enum speculative { SPECULATIVE_UNSAID, SPECULATIVE_OFF, SPECULATIVE_NGRAM, SPECULATIVE_DRAFT, SPECULATIVE_AUTO };
 
 struct logit_bias {

@@ -4,6 +4,7 @@
 #define TPD_SERVE_ENGINE_PRIVATE_H
 
 #include "serve/draft.h"
+#include "serve/pace.h"
 #include "serve/scheduler.h"
 #include "serve/sequence.h"
 #include "serve/sizes.h"
@@ -36,6 +37,9 @@ struct change {
     struct change *next;
 };
 
+/* A row more of a step is not free: where it was not measured, about this part of a step of one row. */
+#define ROW_COST 0.15
+
 struct engine {
     struct runner *runner; /* owned */
     struct engine_options options;
@@ -65,6 +69,8 @@ struct engine {
     struct sequence *sequences; /* all that the scheduler has */
     uint64_t epoch;             /* changes made to what the ranks hold */
     bool check_books;           /* after each step; in debugging */
+    struct pace pace;           /* of steps that hold no prompts */
+    struct guess_market market; /* what guesses cost by that, and what became of them */
     double background_credit;   /* seconds that background work may take while requests are live */
     struct step_buffers {
         int32_t *ids, *pos, *len, *seq, *out_rows; /* [max_rows] */

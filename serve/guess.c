@@ -2,56 +2,125 @@
 
 #include <string.h>
 
-enum { CONTEXT = 3, PAUSE_MOST = 32 };
+enum { CONTEXT = 3 };
 
 /* Before anything is known a source counts as one that was right this often of so many. */
 #define PRIOR_RATE   0.75
 #define PRIOR_WEIGHT 2.0
-/* What each round leaves of the weight of those before it. */
-#define MEMORY 0.85
+/* What each round leaves of the weight of those before it: of the sequence, of all. */
+#define MEMORY     0.85
+#define MEMORY_ALL 0.97
+/* What guessing must bring at the least, so that a badly measured step does not decide. */
+#define LEAST_GAIN 1.03
+/* Of the time of plain tokens, the part that tries may cost; saved up for so many tokens' time. */
+#define TRIAL_SHARE 0.01
+#define TRIAL_MOST  64.0
+/* Tokens in which the draft model's catching up must have paid. */
+#define HORIZON 128
 
 /* --- how many ------------------------------------------------------------------------------------ */
 
-/* Tokens for the time of a plain step, when `length` are guessed at a time: the first guess comes true with
- * `rate`, the second if the first did, and so on, and a step gives one token in any case. */
-static double gain_of(double rate, double cost, int length) {
-    double tokens = 1, chance = 1;
-    for (int i = 0; i < length; i++) tokens += chance *= rate;
-    return tokens / (1 + cost * length);
+/* What so many guesses cost. */
+static double cost_of(const struct guesser *g, enum guess_source source, int length) {
+    const struct guess_terms *t = &g->terms[source];
+    const struct guess_price *price = &g->market->price;
+    return t->always ? t->usual * length : price->rows[length] + price->make[source] * length;
 }
 
-int guess_best_length(double rate, double cost) {
+static double blend(const struct guess_pace *p, double prior) {
+    return (p->right + prior * PRIOR_WEIGHT) / (p->judged + PRIOR_WEIGHT);
+}
+
+/* Which part of the source's guesses will come true: of this sequence's, at first of all sequences'. */
+static double rate_of(const struct guesser *g, enum guess_source source) {
+    double prior = PRIOR_RATE;
+    if (!g->terms[source].always) prior = blend(&g->market->seen[source], prior);
+    return blend(&g->pace[source], prior);
+}
+
+/* Tokens for the time of a plain step, when `length` are guessed at a time: the first guess comes true with
+ * the source's rate, the second if the first did, and so on, and a step gives one token in any case. */
+static double gain_of(const struct guesser *g, enum guess_source source, int length) {
+    double rate = rate_of(g, source), tokens = 1, chance = 1;
+    for (int i = 0; i < length; i++) tokens += chance *= rate;
+    return tokens / (1 + cost_of(g, source, length));
+}
+
+/* The number of guesses that brings most. 0: none of them pays. */
+static int best_length(const struct guesser *g, enum guess_source source) {
     int best = 0;
-    for (int length = 1; length <= GUESS_MOST; length++)
-        if (gain_of(rate, cost, length) > gain_of(rate, cost, best)) best = length;
+    double gain = g->terms[source].always ? 1 : LEAST_GAIN;
+    for (int length = 1; length <= GUESS_MOST; length++) {
+        double now = gain_of(g, source, length);
+        if (now <= gain) continue;
+        best = length;
+        gain = now;
+    }
     return best;
 }
 
-static double rate_of(const struct guess_pace *p) {
-    return (p->right + PRIOR_RATE * PRIOR_WEIGHT) / (p->judged + PRIOR_WEIGHT);
+/* An offer of a source: so many guesses, that bring so much. */
+struct offer {
+    enum guess_source source;
+    int length;
+    double gain;
+    double trial; /* what must be allowed for it, in plain steps of a sequence; 0: it pays */
+};
+
+static double catching_up(const struct guesser *g, enum guess_source source, size_t lacks) {
+    if (source != GUESS_DRAFT) return 0;
+    return g->market->price.catch_up * (double)lacks * g->market->price.n_sequences;
 }
 
-/* How many the source may guess now; where it was not worth it, one again from time to time. */
-static int length_now(struct guess_pace *p, double cost) {
-    if (p->rest > 0) {
-        p->rest--;
-        return 0;
+/* One guess, to see whether it has become better. */
+static struct offer try_one(const struct guesser *g, enum guess_source source, size_t lacks) {
+    const struct guess_price *price = &g->market->price;
+    struct offer o = {.source = source};
+    double cost = price->rows[1] + price->make[source] * price->n_sequences + catching_up(g, source, lacks);
+    if (cost > g->market->allowance) return o;
+    o.length = 1;
+    o.trial = cost;
+    return o;
+}
+
+/* What the source offers for the token at n, with `most` and its reach in mind. */
+static struct offer ask(const struct guesser *g, enum guess_source source, size_t n, size_t most,
+                        size_t lacks) {
+    const struct guess_terms *t = &g->terms[source];
+    struct offer o = {.source = source};
+    size_t room = t->reach > n ? t->reach - n : 0;
+    if (!t->allowed || (!t->always && !g->market->priced)) return o;
+    if (most < room) room = most;
+    if (room == 0) return o;
+    o.length = best_length(g, source);
+    if (o.length == 0 && t->always) o.length = 1;
+    if (o.length > 0 && !t->always) {
+        double saved = 1 - 1 / gain_of(g, source, o.length);
+        size_t ahead = most < HORIZON ? most : HORIZON;
+        if (catching_up(g, source, lacks) > saved * (double)ahead) o.length = 0;
     }
-    int length = guess_best_length(rate_of(p), cost);
-    return length > 0 ? length : 1;
+    if (o.length == 0) o = try_one(g, source, lacks);
+    if (o.length > (int)room) o.length = (int)room;
+    if (o.length > 0) o.gain = gain_of(g, source, o.length);
+    return o;
+}
+
+bool guess_will_ask(const struct guesser *g) {
+    const struct guess_terms *t = &g->terms[GUESS_DRAFT];
+    return t->allowed && (t->always || (g->market->priced && best_length(g, GUESS_DRAFT) > 0));
+}
+
+/* --- what became of them -------------------------------------------------------------------------- */
+
+static void remember(struct guess_pace *p, double memory, int accepted, bool all) {
+    p->judged = p->judged * memory + accepted + !all;
+    p->right = p->right * memory + accepted;
 }
 
 static void learn(struct guesser *g, int accepted) {
-    struct guess_pace *p = &g->pace[g->source];
     bool all = accepted == g->n;
-    p->judged = p->judged * MEMORY + accepted + !all;
-    p->right = p->right * MEMORY + accepted;
-    if (guess_best_length(rate_of(p), g->terms[g->source].cost) > 0) {
-        p->pause = 0;
-    } else {
-        p->pause = p->pause * 2 + 1 < PAUSE_MOST ? p->pause * 2 + 1 : PAUSE_MOST;
-        p->rest = p->pause;
-    }
+    remember(&g->pace[g->source], MEMORY, accepted, all);
+    if (!g->terms[g->source].always) remember(&g->market->seen[g->source], MEMORY_ALL, accepted, all);
     g->n = 0;
 }
 
@@ -80,33 +149,27 @@ static void copy_from(struct guesser *g, const token_id *tokens, size_t from, in
 
 /* --- rounds -------------------------------------------------------------------------------------- */
 
-/* How many of the source, with `most` and its reach in mind. */
-static int ask(struct guesser *g, enum guess_source source, size_t n, size_t most) {
-    const struct guess_terms *t = &g->terms[source];
-    if (!t->allowed) return 0;
-    size_t length = (size_t)length_now(&g->pace[source], t->cost);
-    if (length > most) length = most;
-    size_t room = t->reach > n ? t->reach - n : 0;
-    return (int)(length < room ? length : room);
+static void earn_trials(struct guess_market *m) {
+    m->allowance += TRIAL_SHARE;
+    if (m->allowance > TRIAL_MOST) m->allowance = TRIAL_MOST;
 }
 
-static double promise(const struct guesser *g, enum guess_source source, int length) {
-    return length ? gain_of(rate_of(&g->pace[source]), g->terms[source].cost, length) : 0;
-}
-
-void guess_look(struct guesser *g, const token_id *tokens, size_t n, size_t most) {
+void guess_look(struct guesser *g, const token_id *tokens, size_t n, size_t most, size_t lacks) {
     if (g->n > 0 || g->looked == n) return;
     g->looked = n;
-    size_t from = g->terms[GUESS_NGRAM].allowed ? find_before(tokens, n) : 0;
-    int copied = from ? ask(g, GUESS_NGRAM, n, most) : 0;
-    int drafted = ask(g, GUESS_DRAFT, n, most);
-    if (promise(g, GUESS_DRAFT, drafted) > promise(g, GUESS_NGRAM, copied)) {
-        g->wanted = drafted;
-    } else if (copied) {
-        g->source = GUESS_NGRAM;
-        g->at = n;
-        copy_from(g, tokens, from, copied);
+    earn_trials(g->market);
+    struct offer copied = ask(g, GUESS_NGRAM, n, most, 0), drafted = ask(g, GUESS_DRAFT, n, most, lacks);
+    size_t from = copied.length ? find_before(tokens, n) : 0;
+    const struct offer *taken = from && copied.gain >= drafted.gain ? &copied : &drafted;
+    if (taken->length == 0) return;
+    g->market->allowance -= taken->trial;
+    if (taken->source == GUESS_DRAFT) {
+        g->wanted = taken->length;
+        return;
     }
+    g->source = GUESS_NGRAM;
+    g->at = n;
+    copy_from(g, tokens, from, taken->length);
 }
 
 void guess_begin(struct guesser *g, const token_id *ids, int n) {

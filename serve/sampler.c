@@ -45,16 +45,24 @@ static void philox_round(uint32_t c[4], const uint32_t key[2]) {
     memcpy(c, next, sizeof next);
 }
 
-double sampler_uniform(uint64_t seed, uint64_t position, uint32_t purpose) {
-    uint32_t c[4] = {(uint32_t)position, (uint32_t)(position >> 32), purpose, 0};
+uint64_t sampler_bits(uint64_t seed, uint64_t position) {
+    uint32_t c[4] = {(uint32_t)position, (uint32_t)(position >> 32), 0, 0};
     uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
     for (int round = 0; round < 10; round++) {
         philox_round(c, key);
         key[0] += 0x9E3779B9u;
         key[1] += 0xBB67AE85u;
     }
-    uint64_t bits = ((uint64_t)c[1] << 32 | c[0]) >> 11;
-    return (double)bits * 0x1p-53;
+    return (uint64_t)c[1] << 32 | c[0];
+}
+
+/* A token's own number of a position, in (0, 1]: the id-th of a splitmix64 sequence. */
+static double uniform_of(uint64_t bits, token_id id) {
+    uint64_t x = bits + ((uint64_t)(uint32_t)id + 1) * 0x9E3779B97F4A7C15u;
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
+    x ^= x >> 31;
+    return (double)((x >> 11) + 1) * 0x1p-53;
 }
 
 /* --- log-probabilities ----------------------------------------------------------------------- */
@@ -314,23 +322,23 @@ static token_id best_token(const float *logits, int32_t vocab) {
     return best;
 }
 
-/* Goes along the candidates in the order of their ids, so that the outcome depends on the set and
- * the number alone; in strides first. Candidates of weight 0 are never taken. */
-static token_id draw(const struct sampler *s, int32_t n, double uniform) {
-    enum { STRIDE = 128 };
-    double left = uniform * sum_of(s->weights, n);
-    int32_t i = 0;
-    for (; i + STRIDE <= n; i += STRIDE) {
-        double sum = s->loops->sum(s->weights + i, STRIDE);
-        if (left < sum) break;
-        left -= sum;
+/* A race: each candidate arrives after a time that is exponential with its weight as rate, and the first is
+ * taken, which is candidate i with probability weight i / sum. Its time depends on its own number and weight
+ * alone, so that two distributions which are alike mostly have the same winner: that is why a draft model's
+ * proposals come true. Candidates of weight 0 never arrive. */
+static token_id draw(const struct sampler *s, int32_t n, uint64_t position) {
+    uint64_t bits = sampler_bits(s->sampling->seed, position);
+    double first = INFINITY;
+    token_id winner = s->ids[0];
+    for (int32_t i = 0; i < n; i++) {
+        double weight = s->weights[i], u = uniform_of(bits, s->ids[i]);
+        if (weight <= 0 || 1 - u > first * weight) continue; /* -log(u) >= 1 - u: most need no logarithm */
+        double time = -log(u) / weight;
+        if (time >= first) continue;
+        first = time;
+        winner = s->ids[i];
     }
-    for (; i < n; i++) {
-        left -= s->weights[i];
-        if (left < 0 && s->weights[i] > 0) return s->ids[i];
-    }
-    while (n > 1 && s->weights[n - 1] <= 0) n--; /* rounding left something over */
-    return s->ids[n - 1];
+    return winner;
 }
 
 /* Most candidates are far from the best k: the k-th of the maxima of runs is a bound that at least
@@ -354,10 +362,10 @@ static int32_t cut_top_p(struct sampler *s, float *logits, int32_t n, double p) 
     return apply_cut(s, logits, n, find_cut(logits, s->weights, n, p * sum, s->bucket));
 }
 
-/* The candidates that the filters leave, at most top_k of them (0: no bound): their ids and weights, in the
- * order of the ids. Returns how many. */
-static int32_t distribution(struct sampler *s, float *logits, int64_t top_k) {
+/* The candidates that the filters leave: their ids and weights. Returns how many. */
+static int32_t distribution(struct sampler *s, float *logits) {
     const struct sampling *p = s->sampling;
+    int64_t top_k = p->top_k;
     int32_t n = 0;
     for (int32_t i = 0; i < s->vocab; i++) {
         if (!is_allowed(s, i)) continue;
@@ -372,28 +380,6 @@ static int32_t distribution(struct sampler *s, float *logits, int64_t top_k) {
     if (p->top_p < 1) n = cut_top_p(s, logits, n, p->top_p);
     if (p->min_p > 0) n = keep_from(s, logits, s->weights, n, (float)p->min_p);
     return n;
-}
-
-static double weight_in(const token_id *ids, const float *weights, int32_t n, token_id id) {
-    for (int32_t i = 0; i < n && ids[i] <= id; i++)
-        if (ids[i] == id) return weights[i];
-    return 0;
-}
-
-/* Of n candidates: the proposed token, or another in its place (speculative sampling). */
-static token_id accept_or_draw(struct sampler *s, int32_t n, uint64_t position, const struct proposal *q) {
-    uint64_t seed = s->sampling->seed;
-    double p_sum = sum_of(s->weights, n), q_sum = sum_of(q->weights, q->n);
-    double p_of_it = weight_in(s->ids, s->weights, n, q->id) / p_sum;
-    double q_of_it = weight_in(q->ids, q->weights, q->n, q->id) / q_sum;
-    if (sampler_uniform(seed, position, SAMPLER_ACCEPT) * q_of_it < p_of_it) return q->id;
-    for (int32_t i = 0, j = 0; i < n; i++) {
-        while (j < q->n && q->ids[j] < s->ids[i]) j++;
-        if (j == q->n || q->ids[j] != s->ids[i]) continue;
-        double left = s->weights[i] - q->weights[j] / q_sum * p_sum;
-        s->weights[i] = left > 0 ? (float)left : 0;
-    }
-    return draw(s, n, sampler_uniform(seed, position, SAMPLER_RESIDUAL));
 }
 
 static bool has_penalties(const struct sampling *p) {
@@ -462,32 +448,23 @@ static int prepare(struct sampler *s, float *logits, const token_id *history, si
     return s->run ? ask_grammar(s, history + n_prompt, n_history - n_prompt, e) : 0;
 }
 
-static token_id best(const struct sampler *s, const float *logits) {
+/* The choice from a row that is prepared. */
+static token_id choose(struct sampler *s, float *logits, uint64_t position) {
+    if (s->sampling->temperature > 0) return draw(s, distribution(s, logits), position);
     return s->run ? best_allowed(s, logits) : best_token(logits, s->vocab);
 }
 
-int sampler_judge(struct sampler *s, float *logits, const token_id *history, size_t n_history,
-                  uint64_t position, const struct proposal *proposal, struct token_report *report,
-                  struct error *e) {
-    const struct sampling *p = s->sampling;
+int sampler_pick(struct sampler *s, float *logits, const token_id *history, size_t n_history,
+                 uint64_t position, struct token_report *report, struct error *e) {
     int err = check_finite(logits, s->vocab, e);
     if (err) return err;
     if (s->raw) memcpy(s->raw, logits, (size_t)s->vocab * sizeof *logits);
     err = prepare(s, logits, history, n_history, position, e);
     if (err) return err;
     memset(report, 0, sizeof *report);
-    if (p->temperature > 0) {
-        int32_t n = distribution(s, logits, p->top_k);
-        report->id = proposal ? accept_or_draw(s, n, position, proposal)
-                              : draw(s, n, sampler_uniform(p->seed, position, SAMPLER_DRAW));
-    } else report->id = best(s, logits);
-    if (s->raw) fill_report(s->raw, s->vocab, report->id, p->logprobs, report);
+    report->id = choose(s, logits, position);
+    if (s->raw) fill_report(s->raw, s->vocab, report->id, s->sampling->logprobs, report);
     return 0;
-}
-
-int sampler_pick(struct sampler *s, float *logits, const token_id *history, size_t n_history,
-                 uint64_t position, struct token_report *report, struct error *e) {
-    return sampler_judge(s, logits, history, n_history, position, NULL, report, e);
 }
 
 /* A draft model's logits as a row of this vocabulary. */
@@ -501,20 +478,10 @@ static int take_draft_row(struct sampler *s, const float *logits, int32_t n, str
 }
 
 int sampler_propose(struct sampler *s, const float *logits, int32_t n_logits, const token_id *history,
-                    size_t n_history, size_t n_open, uint64_t position, struct proposal *out,
-                    struct error *e) {
-    const struct sampling *p = s->sampling;
+                    size_t n_history, size_t n_open, uint64_t position, token_id *out, struct error *e) {
     int err = take_draft_row(s, logits, n_logits, e);
     if (!err) err = prepare(s, s->draft, history, n_history, position, e);
     if (s->count) slide_window(s, history, n_history - n_open, n_history - (size_t)position);
-    if (err) return err;
-    out->n = 0;
-    if (p->temperature > 0) {
-        bool few = p->top_k > 0 && p->top_k < PROPOSAL_MOST;
-        out->n = distribution(s, s->draft, few ? p->top_k : PROPOSAL_MOST);
-        out->id = draw(s, out->n, sampler_uniform(p->seed, position, SAMPLER_PROPOSE));
-        memcpy(out->ids, s->ids, (size_t)out->n * sizeof *out->ids);
-        memcpy(out->weights, s->weights, (size_t)out->n * sizeof *out->weights);
-    } else out->id = best(s, s->draft);
-    return 0;
+    if (!err) *out = choose(s, s->draft, position);
+    return err;
 }

@@ -5,7 +5,9 @@
  * whole: cuts are found by radix selection, linear in the vocabulary.
  *
  * Random numbers are counter-based: the draw at a position of a generation is a function of the
- * seed and that position alone, so it does not depend on what else runs.
+ * seed, that position and the distribution alone, so it does not depend on what else runs. Two distributions
+ * that are alike give the same token mostly: with d their distance (half the sum of |p - q|) at least in a part
+ * (1 - d) / (1 + d) of the positions.
  *
  * Penalties look at the last penalty_last_n tokens, prompt included (-1: all, 0: none). An id in
  * that window has its logit divided (positive) or multiplied (negative) by repetition_penalty,
@@ -21,10 +23,8 @@
 
 #include "serve/engine.h"
 
-/* A number in [0, 1) with 53 random bits (Philox 4x32-10). purpose separates the streams that one
- * position may need: for a plain draw; for a draft model's; to judge that; to draw in its place. */
-enum { SAMPLER_DRAW, SAMPLER_PROPOSE, SAMPLER_ACCEPT, SAMPLER_RESIDUAL };
-double sampler_uniform(uint64_t seed, uint64_t position, uint32_t purpose);
+/* 64 random bits (Philox 4x32-10) of a position, which each token's own number is made of. */
+uint64_t sampler_bits(uint64_t seed, uint64_t position);
 
 struct sampler;
 struct grammar_run;
@@ -53,30 +53,11 @@ bool sampler_must_end(struct sampler *s, const token_id *history, size_t n_histo
 int sampler_pick(struct sampler *s, float *logits, const token_id *history, size_t n_history,
                  uint64_t position, struct token_report *report, struct error *e);
 
-/* What a draft model says may stand at a position: the token that was drawn, and the distribution q that it
- * was drawn from: weights of at most PROPOSAL_MOST ids in ascending order, whose sum is not 1. A greedy one
- * has the token alone (n = 0). */
-enum { PROPOSAL_MOST = 128 };
-struct proposal {
-    token_id id;
-    int32_t n;
-    token_id ids[PROPOSAL_MOST];
-    float weights[PROPOSAL_MOST];
-};
-
-/* Draws a proposal for the token at position from a draft model's logits [n_logits <= vocab, the rest is never
- * proposed; scratch afterwards], as sampler_pick would draw a token, but of the best PROPOSAL_MOST. history:
- * all tokens so far and n_open proposals, of which nothing is kept in mind. ERR_PARAMS: nothing can be
- * proposed under the grammar. */
+/* What a draft model says will stand at position: the token that sampler_pick would choose from its logits
+ * [n_logits <= vocab, the rest is never proposed]. history: all tokens so far and n_open proposals, of which
+ * nothing is kept in mind. ERR_PARAMS: nothing can be proposed under the grammar. */
 int sampler_propose(struct sampler *s, const float *logits, int32_t n_logits, const token_id *history,
-                    size_t n_history, size_t n_open, uint64_t position, struct proposal *out,
-                    struct error *e);
-/* sampler_pick where there is a proposal: it is taken with probability min(1, p / q) of its token, else a token
- * is drawn from what p has more than q, max(0, p - q). So the outcome has the distribution p of
- * sampler_pick, whatever q is. Greedy: exactly sampler_pick. */
-int sampler_judge(struct sampler *s, float *logits, const token_id *history, size_t n_history,
-                  uint64_t position, const struct proposal *proposal, struct token_report *report,
-                  struct error *e);
+                    size_t n_history, size_t n_open, uint64_t position, token_id *out, struct error *e);
 
 /* Fills report for a token that is given (scoring): logits [vocab] are those of the row before it;
  * n_top alternatives (0 … SAMPLING_MAX_LOGPROBS), best first, the lower id first among equals. */

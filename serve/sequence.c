@@ -55,7 +55,6 @@ static void sequence_free(struct sequence *s) {
     free(s->reports);
     free(s->prompt_reports);
     free(s->state_sum);
-    free(s->proposals);
     sampler_free(s->sampler);
     token_stream_free(s->stream);
     output_free(s->output);
@@ -152,18 +151,18 @@ static int start_sampler(struct sequence *s, struct error *e) {
     return err ? err : sampler_constrain(s->sampler, run, limits->eos, limits->n_eos, e);
 }
 
-/* Who may guess. */
-static int start_guesser(struct sequence *s, struct error *e) {
+/* Who may guess, and who must. */
+static void start_guesser(struct sequence *s) {
     struct guess_terms *terms = s->guesser.terms;
     memcpy(terms, s->limits->guess, sizeof s->guesser.terms);
+    s->guesser.market = s->limits->market;
     enum speculative how = s->request->sampling.speculative;
+    terms[GUESS_NGRAM].always = how == SPECULATIVE_NGRAM;
+    terms[GUESS_DRAFT].always = how == SPECULATIVE_DRAFT;
     bool draft = terms[GUESS_DRAFT].allowed, unsaid = how == SPECULATIVE_UNSAID;
     if (how == SPECULATIVE_OFF || how == SPECULATIVE_DRAFT || (unsaid && !draft))
         terms[GUESS_NGRAM].allowed = false;
     if (how == SPECULATIVE_OFF || how == SPECULATIVE_NGRAM) terms[GUESS_DRAFT].allowed = false;
-    if (!terms[GUESS_DRAFT].allowed) return 0;
-    s->proposals = malloc(GUESS_MOST * sizeof *s->proposals);
-    return s->proposals ? 0 : error_set(e, ERR_MEMORY, "no memory for what a draft model proposes");
 }
 
 int sequence_start(struct sequence *s, struct error *e) {
@@ -173,7 +172,7 @@ int sequence_start(struct sequence *s, struct error *e) {
     int err = take_prompt(s, e);
     if (!err) err = output_new(&s->output, sampling->stop, sampling->n_stop, e);
     if (!err && s->max_tokens) err = start_sampler(s, e);
-    if (!err && s->max_tokens) err = start_guesser(s, e);
+    start_guesser(s);
     /* Under a grammar the text is what its tokens spell, a leading space included. */
     if (!err && s->max_tokens)
         err = token_stream_new(&s->stream, s->limits->tokenizer, true,
@@ -262,9 +261,7 @@ static int choose_token(struct sequence *s, float *logits, struct error *e) {
         err = grow((void **)&s->reports, s->n_reports, &s->report_capacity, sizeof *s->reports, e);
     if (err) return err;
     struct token_report *report = &s->reports[s->n_reports];
-    int guess = s->guesser.source == GUESS_DRAFT ? guess_of(&s->guesser, s->n_tokens) : -1;
-    err = sampler_judge(s->sampler, logits, s->tokens, s->n_tokens, s->n_reports,
-                        guess < 0 ? NULL : &s->proposals[guess], report, e);
+    err = sampler_pick(s->sampler, logits, s->tokens, s->n_tokens, s->n_reports, report, e);
     if (err) return err;
     if (s->n_reports == 0) s->first_token_ns = clock_ns();
     guess_decided(&s->guesser, s->n_tokens, report->id);
@@ -300,11 +297,11 @@ static void offer_guesses(struct sequence *s) {
     s->entry.n_guessed = (int32_t)n;
 }
 
-void sequence_guess(struct sequence *s) {
+void sequence_guess(struct sequence *s, size_t lacks) {
     s->entry.n_guessed = 0;
     if (!s->started || s->over || !s->n_reports) return;
     size_t left = s->max_tokens - s->n_reports; /* the row before a guess gives a token as well */
-    guess_look(&s->guesser, s->tokens, s->n_tokens, left - 1);
+    guess_look(&s->guesser, s->tokens, s->n_tokens, left - 1, lacks);
     s->entry.waits = s->guesser.wanted > 0;
     offer_guesses(s);
 }
@@ -314,15 +311,13 @@ int sequence_propose(struct sequence *s, int number, const float *logits, int32_
     int err = grow((void **)&s->tokens, n, &s->token_capacity, sizeof *s->tokens, e);
     s->entry.tokens = s->tokens;
     if (err) return err;
-    if (number > 0) s->tokens[n - 1] = s->proposals[number - 1].id;
+    if (number > 0) s->tokens[n - 1] = s->proposals[number - 1];
     return sampler_propose(s->sampler, logits, n_logits, s->tokens, n, n_open, s->n_reports + n_open,
                            &s->proposals[number], e);
 }
 
 void sequence_guessed(struct sequence *s, int n) {
-    token_id ids[GUESS_MOST];
-    for (int i = 0; i < n; i++) ids[i] = s->proposals[i].id;
-    guess_begin(&s->guesser, ids, n);
+    guess_begin(&s->guesser, s->proposals, n);
     s->entry.waits = false;
     offer_guesses(s);
 }

@@ -19,6 +19,7 @@ struct sequence_limits {
     const token_id *eos;
     size_t n_eos;
     struct guess_terms guess[GUESS_SOURCES]; /* allowed: where there is such a source */
+    struct guess_market *market;             /* the driver's alone */
     struct grammar_vocab *grammar_vocab; /* for requests with a grammar */
 };
 
@@ -44,7 +45,7 @@ struct sequence {
     size_t n_prompt_reports;
     double *state_sum;           /* [hidden], of an embed */
     struct guesser guesser;      /* what speculation has learnt */
-    struct proposal *proposals;  /* [GUESS_MOST] of the open round, where a draft model may guess; else NULL */
+    token_id proposals[GUESS_MOST]; /* a draft model's, of the open round */
     struct sampler *sampler;     /* NULL when max_tokens is 0 */
     struct token_stream *stream; /* likewise */
     struct output *output;
@@ -68,8 +69,9 @@ int sequence_start(struct sequence *s, struct error *e);
 
 /* Between steps: guesses what it generates next, into entry.tokens behind those that are known
  * (entry.n_guessed). Where a draft model shall guess, the last token waits (entry.waits), until
- * sequence_guessed says that the first n of proposals are its answer. */
-void sequence_guess(struct sequence *s);
+ * sequence_guessed says that the first n of proposals are its answer. lacks: tokens that a draft model has not
+ * read yet. */
+void sequence_guess(struct sequence *s, size_t lacks);
 void sequence_guessed(struct sequence *s, int n);
 /* Fills proposals[number] from a draft model's logits [n_logits], those before it being there. Fails where
  * nothing can be proposed. */

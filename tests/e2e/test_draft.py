@@ -1,4 +1,4 @@
-"""A draft model changes when tokens come, never which greedy ones, and it leaves seeds and company in peace."""
+"""A draft model changes when tokens come, never which."""
 import json
 import shutil
 import subprocess
@@ -10,9 +10,11 @@ from daemon import BUILD, ROOT, TINY, Daemon, RpcError
 ALDER = ROOT / "etc/models/alder"
 PROMPTS = ["Once upon a time, Mira the fox", "one two three four one two three four one two three",
            "Who are you?", "The river"]
-GREEDY = [{"temperature": 0}, {"temperature": 0, "repetition_penalty": 1.3, "penalty_last_n": 8},
-          {"temperature": 0, "stop": [" the"]}, {"temperature": 0, "logprobs": 3},
-          {"temperature": 0, "logit_bias": {"300": 2.5}}, {"temperature": 0, "json_schema": {"type": "object"}}]
+KINDS = [{"temperature": 0}, {"temperature": 0, "repetition_penalty": 1.3, "penalty_last_n": 8},
+         {"temperature": 0, "stop": [" the"]}, {"temperature": 0, "logprobs": 3},
+         {"temperature": 0, "logit_bias": {"300": 2.5}}, {"temperature": 0, "json_schema": {"type": "object"}},
+         {"temperature": 0.9, "top_k": 40, "seed": 3}, {"temperature": 1, "top_p": 0.9, "seed": 4, "logprobs": 2},
+         {"temperature": 0.7, "seed": 5, "stop": [" the"]}]
 SEEDED = {"temperature": 0.9, "top_k": 40, "presence_penalty": 0.2}
 
 
@@ -40,9 +42,9 @@ def ask(client, prompt, **more):
     return client.call("generate", **{"prompt": prompt, "max_tokens": 100, "ignore_eos": True, **more})
 
 
-def test_greedy_tokens_are_those_of_plain_generation(daemon):
+def test_tokens_are_those_of_plain_generation(daemon):
     with daemon.client() as client:
-        for kind in GREEDY:
+        for kind in KINDS:
             drafted = 0
             for prompt in PROMPTS:
                 plain = ask(client, prompt, speculative="off", **kind)
@@ -61,21 +63,20 @@ def test_much_of_what_is_drafted_comes_true(daemon):
     with daemon.client() as client:
         timings = ask(client, PROMPTS[0], speculative="draft", temperature=0)["timings"]
         assert timings["accepted_tokens"] > timings["draft_tokens"] / 4
-        assert ask(client, PROMPTS[0], temperature=0)["timings"]["draft_tokens"] > 0   # not said: auto
+        timings = ask(client, PROMPTS[0], speculative="draft", temperature=0.8, seed=1)["timings"]
+        assert timings["accepted_tokens"] > timings["draft_tokens"] / 5
 
 
 def test_seeded_answers_are_the_same_alone_and_in_company(daemon):
     asks = [{"prompt": p, "seed": s, "speculative": how, **SEEDED}
-            for p in PROMPTS for s in (1, 2) for how in ("draft", "auto")]
+            for p in PROMPTS for s in (1, 2) for how in ("draft", "auto", "ngram")]
     with daemon.client() as client:
-        alone = [ask(client, **a) for a in asks]
-        assert sum(a["timings"]["draft_tokens"] for a in alone) > 0
+        alone = [ask(client, **{**a, "speculative": "off"}) for a in asks]
         ids = [client.send("generate", {"max_tokens": 100, "ignore_eos": True, "stream": i % 2 == 0, **a})
                for i, a in enumerate(asks)]
         for id, one in zip(ids, alone):
             got = client.result(id)
             assert got["tokens"] == one["tokens"]
-            assert got["timings"]["draft_tokens"] == one["timings"]["draft_tokens"]
 
 
 def test_what_was_read_without_the_draft_model_serves_with_it(daemon):
