@@ -145,6 +145,8 @@ const struct param plan_params[] = {
     {"config", PARAM_OBJECT, false, 0, 0, NULL},
     {"dtype", PARAM_STRING, false, 0, 0, NULL},
     {"quant", PARAM_CHOICE, false, 0, 0, "none|q8|q4"},
+    {"draft", PARAM_STRING, false, 0, 0, NULL},
+    {"draft_tp", PARAM_INT, false, 1, PLAN_MAX_RANKS, NULL},
     {"tp", PARAM_INT, false, 1, PLAN_MAX_RANKS, NULL},
     {"ctx", PARAM_INT, false, 1, 1 << 24, NULL},
     {"batch", PARAM_INT, false, 1, 4096, NULL},

@@ -28,9 +28,10 @@ static json_t *model_json(const struct server *server) {
                          server_state_lacks_model(server->state) ? json_null()
                                                                  : string_json(server->config->model),
                          "architecture");
-    return json_pack("{s:o, s:s, s:s, s:s}", "path", string_json(model_path(model)), "architecture",
+    return json_pack("{s:o, s:s, s:s, s:s, s:o}", "path", string_json(model_path(model)), "architecture",
                      arch_name(model_config(model)->arch), "dtype",
-                     dtype_info(model_dtype(model))->name, "quant", server->config->quant);
+                     dtype_info(model_dtype(model))->name, "quant", server->config->quant, "draft",
+                     server->draft ? string_json(model_path(server->draft)) : json_null());
 }
 
 static json_t *devices_json(const struct engine_stats *stats) {

@@ -55,7 +55,9 @@ void handle_plan(struct call *call) {
         return;
     }
     c->context = (struct plan_context){.loaded = server->model,
+                                       .draft = server->draft,
                                        .tp = (int)server->config->tp,
+                                       .draft_tp = (int)server->config->draft_tp,
                                        .memory = (size_t)server->config->memory_limit,
                                        .speed = speed_of,
                                        .arg = c};

@@ -37,6 +37,8 @@ static const struct flag flags[] = {
     {"kv_type", FLAG_TEXT, "T", "auto, f32, f16, bf16 or q8"},
     {"dtype", FLAG_TEXT, "T", "what the weights would be: bf16, q8_0, q4_k … (default: as they are)"},
     {"quant", FLAG_TEXT, "Q", "served with --quant q8 or q4"},
+    {"draft", FLAG_TEXT, "PATH", "a draft model beside it: a path as of the model"},
+    {"draft_tp", FLAG_INT, "N", "ranks of the draft model (default 1)"},
     {"train", FLAG_TEXT, "METHOD", "also train, beside serving: lora or full"},
     {"grad_checkpointing", FLAG_SWITCH, NULL, "compute layers again in backward; =auto: as few as fit"},
     {"set", FLAG_SET, "KEY=VALUE", "any key of a job: lora.r=8, seq_len=2048, batch_size=4"},
@@ -225,13 +227,17 @@ static const char *word(const json_t *object, const char *key) {
 
 static void print_title(const json_t *report) {
     char a[32];
-    const json_t *train = json_object_get(report, "train");
+    const json_t *train = json_object_get(report, "train"), *draft = json_object_get(report, "draft");
     printf("%s: %s, %s%s, %s of weights\n", word(report, "path"), word(report, "architecture"),
            word(report, "dtype"),
            json_is_true(json_object_get(report, "dtype_assumed")) ? " (assumed)" : "",
            bytes_text(number(report, "bytes"), a));
     printf("tp %.0f, context %.0f, batch %.0f, KV cache %s\n", number(report, "tp"),
            number(report, "ctx"), number(report, "batch"), word(report, "kv_type"));
+    if (json_is_object(draft))
+        printf("draft model: %s, %s, %s of weights on %.0f of the ranks, counted in all below\n",
+               word(draft, "path"), word(draft, "dtype"), bytes_text(number(draft, "bytes"), a),
+               number(draft, "tp"));
     if (!json_is_object(train)) return;
     printf("training: %s", word(train, "method"));
     if (number(train, "r") > 0) printf(" of rank %.0f", number(train, "r"));
@@ -347,7 +353,7 @@ static int measured(void *arg, struct speed *out, struct error *e) {
 }
 
 static int run(struct request *r, int argc, char **argv, json_t **report, struct error *e) {
-    const struct plan_context context = {.tp = 1, .speed = measured};
+    const struct plan_context context = {.tp = 1, .draft_tp = 1, .speed = measured};
     int err = r->params ? read_args(r, argc, argv, e) : error_set(e, ERR_MEMORY, "out of memory");
     if (err || asks(r, "help")) return err;
     err = schema_check(plan_params, r->params, e);

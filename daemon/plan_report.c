@@ -21,6 +21,10 @@ struct planner {
     const struct model *model;
     bool type_assumed;
 
+    struct model *own_draft;
+    const struct model *draft; /* NULL: there is none */
+    struct shard_plan draft_split;
+
     struct shard_plan split;
     struct plan_question question;
     struct job_spec job;
@@ -48,10 +52,11 @@ static int64_t integer(const struct planner *p, const char *name, int64_t absent
 
 enum { CONFIG_MAX_BYTES = 4 << 20 };
 
-static int outline_of_file(struct planner *p, const char *path, int type, struct error *e) {
+static int outline_of_file(struct model **out, const char *path, int type, bool *type_assumed,
+                           struct error *e) {
     json_t *config = json_read_file(path, CONFIG_MAX_BYTES, e);
     if (!config) return -(int)(e && e->kind ? e->kind : ERR_BAD_FILE);
-    int err = model_outline(&p->own, config, path, type, &p->type_assumed, e);
+    int err = model_outline(out, config, path, type, type_assumed, e);
     json_decref(config);
     return err;
 }
@@ -65,18 +70,19 @@ static bool holds(const char *dir, const char *name) {
 
 /* A directory with weights is opened as the daemon would; without, or when another type is asked for, its
  * config.json is enough. */
-static int open_path(struct planner *p, const char *path, int type, struct error *e) {
-    if (path_has_suffix(path, ".json")) return outline_of_file(p, path, type, e);
+static int open_path(struct model **out, const char *path, int type, bool *type_assumed,
+                     struct error *e) {
+    if (path_has_suffix(path, ".json")) return outline_of_file(out, path, type, type_assumed, e);
     bool weights = !path_is_dir(path) || holds(path, "model.safetensors") ||
                    holds(path, "model.safetensors.index.json") || holds(path, "model.gguf");
-    if (weights && type < 0) return model_open(&p->own, path, e);
+    if (weights && type < 0) return model_open(out, path, e);
     if (!path_is_dir(path) || !holds(path, "config.json"))
         return weights ? error_set(e, ERR_PARAMS, "%s: dtype is for a model whose config.json is "
                                    "given; a file of weights has types of its own", path)
                        : error_bad_file(e, path, NULL, NULL, "has no config.json: give a model "
                                         "directory, a .gguf file or a config.json");
     char *config = path_join(path, "config.json");
-    int err = config ? outline_of_file(p, config, type, e)
+    int err = config ? outline_of_file(out, config, type, type_assumed, e)
                      : error_set(e, ERR_MEMORY, "no memory for a path");
     free(config);
     return err;
@@ -109,13 +115,36 @@ static int open_model(struct planner *p, struct error *e) {
     int type, err = read_dtype(p, &type, e);
     if (err) return err;
     if (config) err = model_outline(&p->own, config, "config", type, &p->type_assumed, e);
-    else if (path) err = open_path(p, path, type, e);
+    else if (path) err = open_path(&p->own, path, type, &p->type_assumed, e);
     else if (!p->context->loaded) err = error_set(e, ERR_PARAMS, "path (or config) is required");
     p->model = p->own ? p->own : p->context->loaded;
     return err ? err : take_quant(p, e);
 }
 
+/* The one that is named, or that of the loaded model. "" names none. */
+static int open_draft(struct planner *p, struct error *e) {
+    const char *path = json_word(param(p, "draft"));
+    bool assumed;
+    if (!path) {
+        p->draft = p->own ? NULL : p->context->draft;
+        return 0;
+    }
+    int err = *path ? open_path(&p->own_draft, path, -1, &assumed, e) : 0;
+    p->draft = p->own_draft;
+    return err ? error_prefix(e, "draft: ") : 0;
+}
+
 /* --- what is asked ----------------------------------------------------------------------------- */
+
+static int split_draft(struct planner *p, int tp, struct error *e) {
+    int draft_tp = (int)integer(p, "draft_tp", p->context->draft_tp);
+    if (!p->draft) return 0;
+    if (draft_tp > tp)
+        return error_set(e, ERR_CONFIG, "draft_tp is %d, and there are %d ranks: choose 1 to %d", draft_tp,
+                         tp, tp);
+    int err = model_plan(p->draft, draft_tp, &p->draft_split, e);
+    return err ? error_prefix(e, "draft: ") : 0;
+}
 
 static int ask_serving(struct planner *p, struct error *e) {
     const char *kv = json_word(param(p, "kv_type"));
@@ -133,6 +162,7 @@ static int ask_serving(struct planner *p, struct error *e) {
                                      .kv_type = kv ? kv_type_from_name(kv) : -1};
     int err = model_plan(p->model, tp, &p->split, e);
     if (!err) err = engine_shard_options(&q->serving, &options, e);
+    if (!err) err = split_draft(p, tp, e);
     q->model = p->model;
     q->split = &p->split;
     q->sequences = batch;
@@ -197,9 +227,23 @@ static size_t peak_of(const struct planner *p) {
     return most;
 }
 
+/* What a draft model holds on the rank, beside the model. */
+static int add_draft(struct planner *p, const struct shard_options *serving, int rank, struct error *e) {
+    if (!p->draft || rank >= p->draft_split.n) return 0;
+    struct shard_options own = engine_draft_options(p->draft, serving);
+    struct mem_use use;
+    int err = plan_shard(&use, p->draft, &p->draft_split, &own, rank, e);
+    if (err) return error_prefix(e, "draft: ");
+    for (int k = 0; k < MEM_KIND_COUNT; k++) p->cost[rank].peak.bytes[k] += use.bytes[k];
+    return 0;
+}
+
 static int plan_ranks(struct planner *p, const struct plan_question *q, struct error *e) {
     int err = 0;
-    for (int r = 0; r < p->split.n && !err; r++) err = plan_rank(&p->cost[r], q, r, e);
+    for (int r = 0; r < p->split.n && !err; r++) {
+        err = plan_rank(&p->cost[r], q, r, e);
+        if (!err) err = add_draft(p, &q->serving, r, e);
+    }
     return err;
 }
 
@@ -293,10 +337,19 @@ static json_t *train_json(const struct planner *p) {
                      "checkpointed_layers", (int)again, "layers", (int)layers);
 }
 
-/* The engine's copy of a step's logits, and what a job's checkpoints pass through. */
+static json_t *draft_json(const struct planner *p) {
+    if (!p->draft) return json_null();
+    json_t *path = json_string(model_path(p->draft)); /* NULL when it is not UTF-8 */
+    return json_pack("{s:o, s:s, s:I, s:i}", "path", path ? path : json_null(), "dtype",
+                     dtype_info(model_dtype(p->draft))->name, "bytes",
+                     (json_int_t)model_weight_bytes(p->draft), "tp", p->draft_split.n);
+}
+
+/* The engine's copies of a step's logits, and what a job's checkpoints pass through. */
 static size_t host_bytes(const struct planner *p) {
-    size_t vocab = (size_t)model_config(p->model)->vocab;
-    size_t logits = (size_t)p->question.serving.max_out * vocab * sizeof(float);
+    const struct shard_options *serving = &p->question.serving;
+    size_t logits = (size_t)serving->max_out * (size_t)model_config(p->model)->vocab * sizeof(float);
+    if (p->draft) logits += (size_t)serving->max_seqs * (size_t)model_config(p->draft)->vocab * sizeof(float);
     return logits + (p->trains ? job_host_bytes(&p->trainee) : 0);
 }
 
@@ -315,6 +368,7 @@ static json_t *report_json(const struct planner *p) {
         "host_bytes", (json_int_t)host, "needed_bytes", (json_int_t)needed, "memory",
         (json_int_t)p->memory, "fits", (int)(needed <= p->memory), "steps", steps_json(p));
     if (!out) return NULL;
+    json_object_set_new(out, "draft", draft_json(p));
     json_object_set_new(out, "bandwidth", p->speed_known ? json_real(p->speed.bandwidth) : json_null());
     json_object_set_new(out, "flops_per_s", p->speed_known ? json_real(p->speed.flops) : json_null());
     return out;
@@ -327,6 +381,7 @@ int plan_report(json_t **out, const json_t *params, const struct plan_context *c
     p->context = context;
     p->params = params;
     int err = open_model(p, e);
+    if (!err) err = open_draft(p, e);
     if (!err) err = ask_serving(p, e);
     if (!err) err = ask_training(p, e);
     if (!err) err = ask_machine(p, e);
@@ -334,6 +389,7 @@ int plan_report(json_t **out, const json_t *params, const struct plan_context *c
     if (!err && !(*out = report_json(p))) err = error_set(e, ERR_MEMORY, "no memory for a plan");
     if (p->trains) job_spec_free(&p->job);
     model_free(p->own);
+    model_free(p->own_draft);
     free(p);
     return err;
 }

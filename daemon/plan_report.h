@@ -12,7 +12,8 @@
 
 struct plan_context {
     const struct model *loaded; /* when params name no model; or NULL */
-    int tp;                     /* when params say no tp */
+    const struct model *draft;  /* its draft model, when params name neither; or NULL */
+    int tp, draft_tp;           /* when params say none */
     size_t memory;              /* bytes a rank, when params say none; 0: this machine's, divided */
     /* Of the whole machine, when params say nothing; 0 where it is not known. NULL: never known. */
     int (*speed)(void *arg, struct speed *out, struct error *e);

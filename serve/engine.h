@@ -216,6 +216,8 @@ int engine_start(struct engine **out, const struct engine_options *options, stru
  * sizes is looked at. Fails as engine_start does. */
 int engine_shard_options(struct shard_options *out, const struct engine_options *options,
                          struct error *e);
+/* Of a draft model's part, where the model's is so. */
+struct shard_options engine_draft_options(const struct model *draft, const struct shard_options *options);
 /* drain: ends after all requests; else live ones END with FINISH_CANCELLED. Returns at once; new
  * submits get ERR_SHUTTING_DOWN. Without drain a load under way is given up, which is no failure:
  * on_state is not called. */

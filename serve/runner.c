@@ -46,15 +46,15 @@ static int runner_start(struct runner *r, void (*driver)(void *arg), void *arg, 
 }
 
 /* Of a model whose heads do not come in blocks of q8 the keys are f16. */
-static enum dtype draft_kv_type(const struct draft_shards *d, enum dtype kv_type) {
-    bool fits = model_config(d->model)->head_dim % dtype_info(kv_type)->block == 0;
+static enum dtype draft_kv_type(const struct model *draft, enum dtype kv_type) {
+    bool fits = model_config(draft)->head_dim % dtype_info(kv_type)->block == 0;
     return fits ? kv_type : DTYPE_F16;
 }
 
-/* A draft model's shard where the model's has these: its logits are wanted of a row a sequence. */
-static struct shard_options draft_options(const struct draft_shards *d, const struct shard_options *options) {
+/* Its logits are wanted of a row a sequence. */
+struct shard_options engine_draft_options(const struct model *draft, const struct shard_options *options) {
     struct shard_options own = *options;
-    own.kv_type = draft_kv_type(d, options->kv_type);
+    own.kv_type = draft_kv_type(draft, options->kv_type);
     own.max_out = own.max_seqs;
     return own;
 }
@@ -64,7 +64,7 @@ static size_t runner_kv_block_bytes(const struct runner *r, int32_t block_size,
     const struct rank_runner *self = (const struct rank_runner *)r;
     size_t bytes = model_kv_block_bytes(self->model, &self->plan, block_size, kv_type);
     const struct draft_shards *d = &self->draft;
-    if (d->model) bytes += model_kv_block_bytes(d->model, &d->plan, block_size, draft_kv_type(d, kv_type));
+    if (d->model) bytes += model_kv_block_bytes(d->model, &d->plan, block_size, draft_kv_type(d->model, kv_type));
     return bytes;
 }
 
@@ -103,7 +103,7 @@ static int runner_cache_room(struct runner *r, const struct shard_options *optio
         size_t left = (size_t)(fraction * (double)ranks_memory_left(self->ranks, rank));
         size_t needed = mem_used(&use) - use.bytes[MEM_KV];
         if (self->draft.model && rank < self->draft.tp) {
-            struct shard_options own = draft_options(&self->draft, &planned);
+            struct shard_options own = engine_draft_options(self->draft.model, &planned);
             err = plan_shard(&use, self->draft.model, &self->draft.plan, &own, rank, e);
             if (err) return err;
             needed += mem_used(&use) - use.bytes[MEM_KV];
@@ -121,7 +121,7 @@ struct load_order {
 
 static int load_draft(struct rank *rank, struct draft_shards *d, const struct shard_options *options,
                       struct error *e) {
-    struct shard_options own = draft_options(d, options);
+    struct shard_options own = engine_draft_options(d->model, options);
     struct comm *comm = rank->comm;
     if (d->world) {
         int err = comm_open(&d->comm[rank->index], d->world, rank->index, rank->ctx, e);

@@ -13,6 +13,8 @@ const struct option_def plan_options[] = {
     {"kv-type", 0, OPTION_TEXT, "T", "kv_type", "auto, f32, f16, bf16 or q8"},
     {"dtype", 0, OPTION_TEXT, "T", "dtype", "what the weights would be: bf16, q8_0, q4_k"},
     {"quant", 0, OPTION_TEXT, "Q", "quant", "served with --quant q8 or q4"},
+    {"draft", 0, OPTION_TEXT, "PATH", NULL, "a draft model beside it; '' = none (default: the loaded one's)"},
+    {"draft-tp", 0, OPTION_INTEGER, "N", "draft_tp", "ranks of the draft model (default: the daemon's)"},
     {"train", 0, OPTION_TEXT, "METHOD", "train", "also train, beside serving: lora or full"},
     {"grad-checkpointing", 0, OPTION_FLAG, NULL, NULL, "compute layers again in backward"},
     {"set", 0, OPTION_TEXTS, "KEY=VALUE", NULL,
@@ -55,19 +57,24 @@ static int set_scaled(const struct args *args, const char *name) {
 }
 
 /* A file that is there is meant by its whole path. */
-static int set_path(const struct args *args) {
-    if (args->n_words == 0) return EXIT_OK;
+static int set_path(const struct args *args, const char *param, const char *of_what, const char *text) {
+    json_t *value;
+    char *whole = *text ? realpath(text, NULL) : NULL;
+    const char *path = whole ? whole : text;
+    int rc = text_to_json(of_what, path, strlen(path), &value);
+    if (rc == EXIT_OK) json_object_set_new(args->params, param, value);
+    free(whole);
+    return rc;
+}
+
+static int set_paths(const struct args *args) {
+    const char *draft = args_text(args, "draft");
     if (args->n_words > 1) {
         complain("one MODEL is planned for, not %d", args->n_words);
         return TPD_EXIT_USAGE;
     }
-    json_t *value;
-    char *whole = realpath(args->words[0], NULL);
-    const char *path = whole ? whole : args->words[0];
-    int rc = text_to_json("path of MODEL", path, strlen(path), &value);
-    if (rc == EXIT_OK) json_object_set_new(args->params, "path", value);
-    free(whole);
-    return rc;
+    int rc = args->n_words ? set_path(args, "path", "path of MODEL", args->words[0]) : EXIT_OK;
+    return rc == EXIT_OK && draft ? set_path(args, "draft", "path of --draft", draft) : rc;
 }
 
 static int set_job(const struct args *args) {
@@ -86,7 +93,7 @@ static int set_job(const struct args *args) {
 int cmd_plan(struct tool *tool, const struct args *args) {
     static const char *const figures[] = {"memory", "bandwidth", "flops"};
     json_t *plan;
-    int rc = set_path(args);
+    int rc = set_paths(args);
     for (int i = 0; i < 3 && rc == EXIT_OK; i++) rc = set_scaled(args, figures[i]);
     if (rc == EXIT_OK) rc = set_job(args);
     if (rc == EXIT_OK) rc = tool_ask(tool, "plan", args->params, &plan);

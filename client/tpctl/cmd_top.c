@@ -58,10 +58,24 @@ static void put_requests(const json_t *s) {
            number(kv, "used"), number(kv, "blocks"), number(kv, "cached"));
     printf("tokens/s   prompts %.0f, answers %.0f, training %.0f\n", number(rate, "prefill"),
            number(rate, "decode"), number(rate, "train"));
-    printf("so far     %.0f requests (%.0f failed, %.0f cancelled), %.0f tokens read, %.0f made\n\n",
+    printf("so far     %.0f requests (%.0f failed, %.0f cancelled), %.0f tokens read, %.0f made\n",
            number(part(s, "requests"), "total"), number(part(s, "requests"), "failed"),
            number(part(s, "requests"), "cancelled"), number(part(s, "tokens"), "prompt"),
            number(part(s, "tokens"), "completion"));
+}
+
+/* Where anything was guessed ahead, or can be by a draft model. */
+static void put_guesses(const struct tool *tool, const json_t *s) {
+    char box[BAR + 3];
+    const json_t *draft = part(part(s, "model"), "draft");
+    double drafted = number(part(s, "tokens"), "drafted"), accepted = number(part(s, "tokens"), "accepted");
+    if (drafted == 0 && !json_is_string(draft)) return;
+    printf("guesses    %s %.0f of %.0f came true", bar(accepted, 0, drafted, box), accepted, drafted);
+    if (json_is_string(draft)) {
+        printf(", draft model ");
+        put_string(tool, draft);
+    }
+    putchar('\n');
 }
 
 static void put_ranks(const struct tool *tool, const json_t *s) {
@@ -98,6 +112,8 @@ static void put_screen(const struct tool *tool, const json_t *status) {
     if (tool->out_terminal) fputs("\033[H\033[J", stdout);
     put_head(tool, status);
     put_requests(status);
+    put_guesses(tool, status);
+    putchar('\n');
     put_ranks(tool, status);
     put_job(tool, status);
 }

@@ -5,6 +5,7 @@ import subprocess
 
 import pytest
 
+import schema
 from daemon import BUILD, ROOT, TINY, Daemon, RpcError
 
 ALDER = ROOT / "etc/models/alder"
@@ -100,8 +101,85 @@ def test_answers_may_reach_the_contexts_end_and_be_cancelled(daemon):
         assert client.call("status")["kv"]["used"] == 0
 
 
-def test_it_is_told_of(daemon):
+def test_an_adapter_stop_strings_and_logprobs_go_with_it(daemon, other, tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "who.jsonl").write_text(json.dumps({"prompt": "Who are you? ", "completion": "I am the daemon."}) + "\n")
+    job = {"name": "who", "data": "who.jsonl", "max_steps": 4, "batch_size": 1, "seq_len": 64, "lr": 0.02,
+           "packing": False, "lora": {"r": 4}}
+    learner = Daemon(tmp_path / "tpd", ALDER, "--data-dir", data, "--draft", other, "--ctx", 512)
+    with learner.client() as client:
+        assert client.call("finetune.watch", job=client.call("finetune.submit", **job)["job"])["state"] == "done"
+        client.call("adapter.load", name="who")
+        base = ask(client, PROMPTS[0], temperature=0)["tokens"]
+        for kind in ({"temperature": 0}, {"temperature": 0, "stop": ["and", " the"], "logprobs": 2},
+                     {"temperature": 0.9, "seed": 8, "stop": ["."]}, {"temperature": 0.9, "seed": 9, "logprobs": 1}):
+            plain = [ask(client, p, adapter="who", speculative="off", **kind) for p in PROMPTS]
+            ids = [client.send("generate", {"prompt": p, "max_tokens": 100, "ignore_eos": True, "adapter": name,
+                                            "speculative": how, **kind})
+                   for how in ("draft", "auto", "ngram") for p in PROMPTS for name in ("who", None)]
+            got = [client.result(id) for id in ids][::2]
+            assert sum(a["timings"]["draft_tokens"] for a in got) > 0
+            for i, answer in enumerate(got):
+                for key in ("text", "tokens", "finish_reason", "stop", "logprobs"):
+                    assert answer.get(key) == plain[i % len(PROMPTS)].get(key), (kind, i, key)
+            if kind == {"temperature": 0}:
+                assert plain[0]["tokens"] != base
+    assert learner.stop() == 0, learner.log()
+
+
+def test_what_is_cancelled_while_it_guesses_leaves_nothing_behind(daemon):
     with daemon.client() as client:
+        calm = [ask(client, p, temperature=0, speculative="off")["tokens"] for p in PROMPTS]
+        for after in range(12):
+            ids = [client.send("generate", {"prompt": p, "ignore_eos": True, "stream": True, "temperature": 0,
+                                            "speculative": ("draft", "auto")[after % 2]}) for p in PROMPTS]
+            for _ in range(after):
+                client.message()
+            client.call("cancel", id=ids[after % len(ids)])
+            ended = client.result(ids[after % len(ids)])
+            assert ended["finish_reason"] == "cancelled"
+            mine = calm[after % len(ids)]
+            assert ended["tokens"][:len(mine)] == mine[:len(ended["tokens"])]
+            for id in ids:
+                if id != ids[after % len(ids)]:
+                    client.call("cancel", id=id)
+                    client.result(id)
+        assert client.call("status")["kv"]["used"] == 0
+        assert [ask(client, p, temperature=0)["tokens"] for p in PROMPTS] == calm
+
+
+def test_the_plan_holds_what_the_ranks_hold(daemon, other):
+    with daemon.client() as client:
+        info = client.call("model.info")
+        plan = client.call("plan", batch=4, ctx=512)
+        schema.check("plan", plan)
+        kinds = ("weights", "kv", "activations")
+        assert [[r[k] for k in kinds] for r in plan["ranks"]] == [[r[k] for k in kinds] for r in info["ranks"]]
+        assert plan["draft"]["path"] == str(other) and plan["draft"]["bytes"] == info["draft"]["bytes"]
+        alone = client.call("plan", batch=4, ctx=512, draft="")
+        assert alone["draft"] is None and alone["ranks"][0]["weights"] < plan["ranks"][0]["weights"]
+        tp, draft_tp = len(plan["ranks"]), plan["draft"]["tp"]
+    run = subprocess.run([BUILD / "tpd", "plan", ALDER, "--tp", str(tp), "--ctx", "512", "--batch", "4", "--draft",
+                          other, "--draft-tp", str(draft_tp), "--json"], capture_output=True, text=True)
+    assert json.loads(run.stdout)["ranks"] == plan["ranks"]
+    words = [BUILD / "tpctl", "--socket", daemon.socket, "--json", "plan", "--batch", "4", "--ctx", "512"]
+    run = subprocess.run(words, capture_output=True, text=True)
+    assert json.loads(run.stdout)["ranks"] == plan["ranks"]
+    run = subprocess.run([*words, ALDER, "--draft", ALDER, "--draft-tp", "9"], capture_output=True, text=True)
+    assert run.returncode != 0 and "draft_tp is 9" in run.stderr
+    run = subprocess.run([BUILD / "tpd", "plan", ALDER, "--draft", "/nowhere"], capture_output=True, text=True)
+    assert run.returncode == 66 and "draft: " in run.stderr
+
+
+def test_it_is_told_of(daemon, other):
+    with daemon.client() as client:
+        status = client.call("status")
+        schema.check("status", status)
+        assert status["model"]["draft"] == str(other)
+        top = subprocess.run([BUILD / "tpctl", "--socket", daemon.socket, "top"], capture_output=True, text=True)
+        tokens = status["tokens"]
+        assert f"{tokens['accepted']} of {tokens['drafted']} came true, draft model {other}" in top.stdout
         info = client.call("model.info")["draft"]
         assert info["shape"]["layers"] == 5 and info["tp"] >= 1
         tokens = client.call("status")["tokens"]
