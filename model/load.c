@@ -1,4 +1,6 @@
-/* Takes one rank's part of every tensor from the mapped files into its device's memory. */
+/* Takes one rank's part of every tensor from the mapped files into its device's memory, in two passes over
+ * them: first room for all, then what fills it. So a device that is too small is known before anything is
+ * read, and what is touched at once stands together. */
 #include "model/rope.h"
 #include "model/shard.h"
 
@@ -43,7 +45,9 @@ static int check_read(const struct shard *s, const struct store_tensor *t, struc
     return s->ctx->ops->counts_only ? 0 : store_tensor_check(t, e);
 }
 
-static int put_matrix(struct shard *s, const struct store *store, const struct store_tensor *t,
+enum pass { PASS_ROOM, PASS_FILL };
+
+static int put_matrix(struct shard *s, enum pass pass, const struct store *store, const struct store_tensor *t,
                       struct matrix_rule rule, bool permuted, struct weight *out, struct error *e) {
     enum dtype type = (enum dtype)t->type;
     int32_t row0, row1, col0, col1;
@@ -54,10 +58,12 @@ static int put_matrix(struct shard *s, const struct store *store, const struct s
         col1 = col0 + s->attn_cols;
     }
     if (row0 == row1 || col0 == col1) return 0;
+    if (pass == PASS_ROOM) {
+        int err = s->ctx->ops->weight_new(s->ctx, type, row1 - row0, col1 - col0, out, e);
+        return err ? error_prefix(e, "tensor %s: ", t->name) : 0;
+    }
     if (s->options.abandon && atomic_load(s->options.abandon))
         return error_set(e, ERR_CANCELLED, "loading was given up");
-    int err = s->ctx->ops->weight_new(s->ctx, type, row1 - row0, col1 - col0, out, e);
-    if (err) return error_prefix(e, "tensor %s: ", t->name);
     size_t row_bytes = dtype_row_bytes(type, t->dims[1]);
     size_t col_offset = dtype_row_bytes(type, col0);
     if (!permuted) {
@@ -78,10 +84,14 @@ static int put_matrix(struct shard *s, const struct store *store, const struct s
 }
 
 /* Elements from … to-1 of a vector, as fp32. */
-static int put_vector(struct shard *s, const struct store *store, const struct store_tensor *t,
+static int put_vector(struct shard *s, enum pass pass, const struct store *store, const struct store_tensor *t,
                       int32_t from, int32_t to, bool permuted, dev_addr *out, struct error *e) {
     size_t bytes = (size_t)(to - from) * sizeof(float);
     if (bytes == 0) return 0;
+    if (pass == PASS_ROOM) {
+        int err = s->ctx->ops->mem_alloc(s->ctx, MEM_WEIGHTS, bytes, out, e);
+        return err ? error_prefix(e, "tensor %s: ", t->name) : 0;
+    }
     float *values = NULL;
     if (!s->ctx->ops->counts_only) {
         values = malloc(bytes);
@@ -89,31 +99,29 @@ static int put_vector(struct shard *s, const struct store *store, const struct s
         tensor_read(t, permuted ? s->config->head_dim : 0, from, to, 0, 1, values);
         store_drop(store, t, 0, t->bytes);
     }
-    int err = s->ctx->ops->mem_alloc(s->ctx, MEM_WEIGHTS, bytes, out, e);
-    if (err) error_prefix(e, "tensor %s: ", t->name);
-    else s->ctx->ops->upload(s->ctx, *out, values, bytes);
+    s->ctx->ops->upload(s->ctx, *out, values, bytes);
     free(values);
-    return err ? err : check_read(s, t, e);
+    return check_read(s, t, e);
 }
 
-static int load_layer(struct shard *s, const struct model *m, int32_t layer, struct error *e) {
+static int load_layer(struct shard *s, enum pass pass, const struct model *m, int32_t layer, struct error *e) {
     const struct layer_tensors *from = &m->layers[layer];
     struct layer_weights *to = &s->layers[layer];
     int err = 0;
     for (int i = 0; i < MAT_COUNT && !err; i++) {
         const struct matrix_rule *rule = &matrix_rules[i];
         bool permuted = matrix_is_permuted(s->config, (enum matrix)i);
-        err = put_matrix(s, m->store, from->matrix[i], *rule, permuted, &to->matrix[i], e);
+        err = put_matrix(s, pass, m->store, from->matrix[i], *rule, permuted, &to->matrix[i], e);
         bool row_parallel = rule->rows == AXIS_HIDDEN;
         if (err || !from->bias[i] || (row_parallel && s->rank != 0)) continue;
         int32_t row0, row1;
         axis_range(s->config, s->plan, s->rank, rule->rows, &row0, &row1);
-        err = put_vector(s, m->store, from->bias[i], row0, row1, permuted, &to->bias[i], e);
+        err = put_vector(s, pass, m->store, from->bias[i], row0, row1, permuted, &to->bias[i], e);
     }
     for (int i = 0; i < NORM_COUNT && !err; i++)
         if (from->norm[i])
-            err = put_vector(s, m->store, from->norm[i], 0, axis_size(s->config, norm_rules[i].size), false,
-                             &to->norm[i], e);
+            err = put_vector(s, pass, m->store, from->norm[i], 0, axis_size(s->config, norm_rules[i].size),
+                             false, &to->norm[i], e);
     return err;
 }
 
@@ -139,15 +147,15 @@ static int load_rope(struct shard *s, const struct model *m, struct error *e) {
     return !err && factors ? check_read(s, m->rope_factors, e) : err;
 }
 
-static int load_weights(struct shard *s, const struct model *m, struct error *e) {
+static int load_weights(struct shard *s, enum pass pass, const struct model *m, struct error *e) {
     struct matrix_rule vocab = {.rows = AXIS_VOCAB, .cols = AXIS_HIDDEN};
-    int err = put_matrix(s, m->store, m->embed, vocab, false, &s->embed, e);
+    int err = put_matrix(s, pass, m->store, m->embed, vocab, false, &s->embed, e);
     if (!err && m->head != m->embed)
-        err = put_matrix(s, m->store, m->head, vocab, false, &s->head_own, e);
+        err = put_matrix(s, pass, m->store, m->head, vocab, false, &s->head_own, e);
     s->head = m->head == m->embed ? &s->embed : &s->head_own;
-    if (!err) err = put_vector(s, m->store, m->norm, 0, s->config->hidden, false, &s->norm, e);
-    for (int32_t i = 0; i < s->config->n_layers && !err; i++) err = load_layer(s, m, i, e);
-    return err ? err : load_rope(s, m, e);
+    if (!err) err = put_vector(s, pass, m->store, m->norm, 0, s->config->hidden, false, &s->norm, e);
+    for (int32_t i = 0; i < s->config->n_layers && !err; i++) err = load_layer(s, pass, m, i, e);
+    return err;
 }
 
 void shard_attn_columns(const struct model *m, const struct shard_plan *p, int rank, int32_t *first,
@@ -251,7 +259,9 @@ int shard_load(struct shard **out, const struct model *model, const struct shard
     s->options = *options;
     s->rank = ctx->rank;
     int err = measure(s, model, e);
-    if (!err) err = load_weights(s, model, e);
+    if (!err) err = load_weights(s, PASS_ROOM, model, e);
+    if (!err) err = load_weights(s, PASS_FILL, model, e);
+    if (!err) err = load_rope(s, model, e);
     if (!err) err = alloc_activations(s, e);
     if (!err) {
         s->kv_half_bytes = kv_half_bytes(s->config, s->n_kv_heads, options->kv_blocks,

@@ -90,10 +90,16 @@ static inline size_t attention_scratch(int32_t e) {
 
 struct region; /* one allocation */
 
+/* Address space that weights are taken from: next … end is free, huge pages are asked for below huge. */
+struct cpu_pool {
+    uint8_t *next, *end, *huge;
+};
+
 struct cpu_memory {
     size_t limit, used[MEM_KIND_COUNT];
     struct region *regions;
     int n_regions, max_regions;
+    struct cpu_pool pool;
     /* Debug mode: two reservations of the same size, alias for addresses, real for bytes. */
     uint8_t *alias, *real;
     size_t reserved, next;

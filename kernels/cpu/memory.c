@@ -16,7 +16,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-enum { ALIGN = 256, PAGE = 4096, HUGE_PAGE = 2 << 20 };
+enum { ALIGN = 256, PAGE = 4096, HUGE_PAGE = 2 << 20, POOL_BYTES = 64 << 20 };
 
 struct region {
     dev_addr addr;
@@ -61,30 +61,47 @@ void cpu_memory_close(struct cpu_ctx *c) {
     for (int i = 0; i < m->n_regions; i++) hide(&m->regions[i]);
     for (int i = 0; i < m->n_regions && !m->real; i++)
         munmap(m->regions[i].map, m->regions[i].map_bytes);
+    if (m->pool.end > m->pool.next) munmap(m->pool.next, (size_t)(m->pool.end - m->pool.next));
     free(m->regions);
     if (m->alias) munmap(m->alias, m->reserved);
     if (m->real) munmap(m->real, m->reserved);
 }
 
 /* A map on a huge page's boundary: what the mapping has too much on both sides is given back. */
-static void *map_huge(size_t bytes) {
-    uint8_t *p = mmap(NULL, bytes + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-                      -1, 0);
+static uint8_t *map_huge(size_t bytes) {
+    uint8_t *p = mmap(NULL, bytes + HUGE_PAGE, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) return NULL;
     size_t before = align_up((uintptr_t)p, HUGE_PAGE) - (uintptr_t)p;
     if (before) munmap(p, before);
     if (before < HUGE_PAGE) munmap(p + before + bytes, HUGE_PAGE - before);
-    madvise(p + before, bytes, MADV_HUGEPAGE);
     return p + before;
 }
 
-static bool map_plain(struct region *r) {
+/* bytes (whole pages) that stand behind those taken before, so that matrices smaller than a huge page share
+ * some. The last page is a huge one only when it is full: what is not taken costs no memory. */
+static uint8_t *pool_take(struct cpu_pool *pool, size_t bytes) {
+    if (bytes > (size_t)(pool->end - pool->next)) {
+        size_t size = bytes < POOL_BYTES / 2 ? POOL_BYTES : align_up(bytes, HUGE_PAGE);
+        uint8_t *fresh = map_huge(size);
+        if (!fresh) return NULL;
+        if (pool->end > pool->next) munmap(pool->next, (size_t)(pool->end - pool->next));
+        *pool = (struct cpu_pool){.next = fresh, .huge = fresh, .end = fresh + size};
+    }
+    uint8_t *p = pool->next;
+    pool->next += bytes;
+    size_t full = (size_t)(pool->next - pool->huge) / HUGE_PAGE * HUGE_PAGE;
+    if (full) madvise(pool->huge, full, MADV_HUGEPAGE);
+    pool->huge += full;
+    return p;
+}
+
+static bool map_plain(struct cpu_memory *m, struct region *r) {
     r->map_bytes = align_up(r->bytes, PAGE);
-    /* Weights are read whole at every step: huge pages save TLB misses. The KV cache is touched in
-     * small blocks all over, where a huge page would be zeroed for each. */
-    bool read_whole = r->kind == MEM_WEIGHTS || r->kind == MEM_PARAMETERS;
-    if (read_whole && r->map_bytes >= HUGE_PAGE) {
-        r->map = map_huge(r->map_bytes);
+    /* Weights are read whole at every step: huge pages save TLB misses, and faults while they are put. The
+     * KV cache is touched in small blocks all over, where a huge page would be zeroed for each. */
+    if (r->kind == MEM_WEIGHTS || r->kind == MEM_PARAMETERS) {
+        r->map = pool_take(&m->pool, r->map_bytes);
     } else {
         void *p = mmap(NULL, r->map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
                        0);
@@ -136,7 +153,7 @@ int cpu_mem_alloc(struct kctx *base, enum mem_kind kind, size_t bytes, dev_addr 
     *out = 0;
     if (bytes > left) return memory_short(e, base->rank, bytes, left);
     struct region r = {.bytes = align_up(bytes ? bytes : 1, ALIGN), .kind = kind};
-    if (r.bytes > left || !regions_grow(m) || !(m->real ? map_aliased(m, &r) : map_plain(&r)))
+    if (r.bytes > left || !regions_grow(m) || !(m->real ? map_aliased(m, &r) : map_plain(m, &r)))
         return memory_short(e, base->rank, bytes, left);
     m->regions[m->n_regions++] = r;
     m->used[kind] += r.bytes;

@@ -32,6 +32,31 @@ static void memory_is_aligned_zeroed_and_counted(void **state) {
     }
 }
 
+/* Of both kinds that share pages: more than a share of address space holds, some freed meanwhile. */
+static void weights_side_by_side_keep_their_own(void **state) {
+    (void)state;
+    enum { N = 60 };
+    struct kctx *c = open_ctx(1, 256 << 20, false);
+    dev_addr a[N];
+    size_t bytes[N];
+    for (int i = 0; i < N; i++) {
+        bytes[i] = (size_t)(i % 7 == 0 ? 5 << 20 : 1000 * (i + 1));
+        assert_int_equal(c->ops->mem_alloc(c, i % 2 ? MEM_WEIGHTS : MEM_PARAMETERS, bytes[i], &a[i], NULL), 0);
+        uint8_t *p = kernels_cpu_pointer(c, a[i]);
+        for (size_t j = 0; j < bytes[i]; j += 500) assert_int_equal(p[j], 0);
+        memset(p, i + 1, bytes[i]);
+        if (i % 5 == 4) c->ops->mem_free(c, a[i - 2]);
+    }
+    for (int i = 0; i < N; i++) {
+        if (i % 5 == 2) continue;
+        const uint8_t *p = kernels_cpu_pointer(c, a[i]);
+        for (size_t j = 0; j < bytes[i]; j += 500) assert_int_equal(p[j], i + 1);
+        assert_int_equal(p[bytes[i] - 1], i + 1);
+    }
+    assert_int_equal(c->ops->wait(c, NULL), 0);
+    c->ops->close(c);
+}
+
 static void over_the_limit_is_an_error_with_needed_and_free(void **state) {
     (void)state;
     struct kctx *c = open_ctx(1, 1 << 20, false);
@@ -224,6 +249,7 @@ static void an_unknown_level_is_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_is_aligned_zeroed_and_counted),
+        cmocka_unit_test(weights_side_by_side_keep_their_own),
         cmocka_unit_test(over_the_limit_is_an_error_with_needed_and_free),
         cmocka_unit_test(exported_memory_is_the_memory_itself),
         cmocka_unit_test(layouts_say_where_everything_is),
