@@ -39,10 +39,11 @@ static void choose_units(struct attention_call *call, int team) {
         end = run_end(call->kv_of_head, head, call->job.H, ATTENTION_QUERIES);
         if (end - head > longest) longest = end - head;
     }
-    int32_t max_rows = ATTENTION_QUERIES / longest;
-    int64_t units = (int64_t)groups * ((call->n_rows + max_rows - 1) / max_rows);
+    call->max_rows = ATTENTION_QUERIES / longest;
+    int64_t units = 0;
+    for (int32_t row = 0; row < call->n_rows; units += groups)
+        row = run_end(call->job.seq, row, call->n_rows, call->max_rows);
     call->max_heads = units % team == 0 || units >= 4 * team ? longest : 1;
-    call->max_rows = max_rows;
 }
 
 void cpu_attention(struct kctx *base, dev_addr out, int32_t out_stride, dev_addr q, int32_t H,

@@ -1,8 +1,8 @@
 /* kernels/cpu/layout.h: how weights stand in memory.
  *
  * A panel is 16 rows of the matrix. Plain types: for each k, 16 elements (bf16: for each pair of
- * k, 16 pairs, so that a lane's word has both, which is what products of bf16 read: bf16.h). Quantised types: for each block of the file, the
- * fields of its 16 rows, each field 16 lanes wide, in the order
+ * k, 16 pairs, so that a lane's word has both: what products of bf16 read, see bf16.h). Quantised
+ * types: for each block of the file, the fields of its 16 rows, each field 16 lanes wide, in the order
  *     scale f16[16] · minimum f16[16] · packed sub-scales u32[n][16] · planes u32[n][16]
  * Codes are unsigned; the weight of code 0 is 0 or the least, never amid. A plane holds some bits of
  * every code: word i, lane r has codes i*n … i*n+n-1 of row r, code c of them in byte c % 4 at bit
