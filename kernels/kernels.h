@@ -355,8 +355,8 @@ struct cpu_options {
 /* Called on the rank's own thread, which becomes member 0 of its team. */
 int kernels_cpu_open(struct kctx **out, int rank, const struct cpu_options *options,
                      struct error *e);
-/* "avx512bf16", "avx512", "avxvnni", "avx2", "portable": what run-time dispatch chose. The environment variable
- * TPD_CPU_CAP (one of these) lowers it. */
+/* "amx", "avx512bf16", "avx512", "avxvnni", "avx2", "portable": what run-time dispatch chose. The environment
+ * variable TPD_CPU_CAP (one of these) lowers it. */
 const char *kernels_cpu_level(void);
 /* Whether that multiplies bf16 (see bf16_products). */
 bool kernels_cpu_bf16(void);

@@ -1,6 +1,5 @@
 /* Opens a CPU context: instruction set, memory, team; and the table of operations. */
-#include "kernels/cpu/bf16.h"
-#include "kernels/cpu/int8.h"
+#include "kernels/cpu/amx.h"
 #include "kernels/cpu/train.h"
 
 #ifdef __x86_64__
@@ -29,11 +28,12 @@ static int level_found(void) {
     bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                   __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
                   __builtin_cpu_supports("avx512vnni");
-    if (avx512 && __builtin_cpu_supports("avx512bf16")) return 4;
+    if (avx512 && __builtin_cpu_supports("avx512bf16")) return amx_usable() ? 5 : 4;
     return avx512 ? 3 : avx2 && has_avxvnni() ? 2 : avx2 ? 1 : 0;
 }
 
-/* avxvnni is avx2 with other integer products, avx512bf16 is avx512 with products of bf16. */
+/* avxvnni is avx2 with other integer products, avx512bf16 is avx512 with products of bf16, amx does both on
+ * tiles. */
 struct choice {
     const char *name;
     const struct cpu_level *level;
@@ -48,6 +48,7 @@ static const struct choice *level_choose(struct error *e) {
         {"avxvnni", &cpu_level_avx2, &cpu_int8_avxvnni, NULL},
         {"avx512", &cpu_level_avx512, &cpu_int8_avx512, NULL},
         {"avx512bf16", &cpu_level_avx512, &cpu_int8_avx512, &cpu_bf16_avx512},
+        {"amx", &cpu_level_avx512, &cpu_int8_amx, &cpu_bf16_amx},
     };
     enum { AVXVNNI = 2, N_CHOICES = sizeof choices / sizeof *choices };
     int best = level_found();
@@ -58,8 +59,8 @@ static const struct choice *level_choose(struct error *e) {
         if (i > best) i = best;
         return &choices[i == AVXVNNI && !has_avxvnni() ? i - 1 : i];
     }
-    error_set(e, ERR_CONFIG, "TPD_CPU_CAP is \"%s\": use portable, avx2, avxvnni, avx512 or "
-              "avx512bf16", cap);
+    error_set(e, ERR_CONFIG, "TPD_CPU_CAP is \"%s\": use portable, avx2, avxvnni, avx512, "
+              "avx512bf16 or amx", cap);
     return NULL;
 }
 

@@ -60,3 +60,7 @@ INLINE vf scaled_sum(const uint32_t *x, size_t n, int run, int half) {
     vi sum = i_sub(i_set1(0), minus_sum(x, n, run, half));
     return v_mul(v_from_i(sum), x_float(x + X8_SCALE * n));
 }
+/* The output so far and a run's integer sum. */
+INLINE vf total_add(vf total, vi sum, vf scale, vf x_scale) {
+    return v_fma(v_from_i(sum), v_mul(scale, x_scale), total);
+}

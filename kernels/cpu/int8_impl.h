@@ -59,9 +59,6 @@ INLINE vi sum_begin(int zero, const uint32_t *x, size_t n, int run, int half) {
 INLINE vi sum_add(int zero, vi sum, vi codes, vi x) {
     return zero == EIGHT_BITS ? i_dot8(sum, codes, x) : i_dot(sum, codes, x);
 }
-INLINE vf total_add(vf total, vi sum, vf scale, vf x_scale) {
-    return v_fma(v_from_i(sum), v_mul(scale, x_scale), total);
-}
 
 /* --- one row ---------------------------------------------------------------------------------- */
 

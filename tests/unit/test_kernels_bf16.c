@@ -119,6 +119,7 @@ static void not_finite(struct kctx *c) {
 }
 
 static void on_levels(void (*body)(struct kctx *c)) {
+    on_level("amx", body);
     on_level("avx512bf16", body);
     on_level("avx512", body);
     on_level("portable", body);

@@ -2,8 +2,8 @@
  * its own, on every instruction set. */
 #include "tests/unit/matrix_fixture.h"
 
-static const char *const levels[] = {"portable", "avx2", "avxvnni", "avx512"};
-enum { N_LEVELS = 4, BLOCK = 32 };
+static const char *const levels[] = {"portable", "avx2", "avxvnni", "avx512", "amx"};
+enum { N_LEVELS = 5, BLOCK = 32 };
 
 static void on_every_int8_level(void (*body)(struct kctx *c)) {
     for (int i = 0; i < N_LEVELS; i++) on_level(levels[i], body);
