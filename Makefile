@@ -175,7 +175,7 @@ help:
 	@echo 'make soak         a thousand clients, good and bad, for ten minutes (SOAK_SECONDS=600)'
 	@echo 'make bench        speed, beside llama.cpp where LLAMA_BENCH, LLAMA_BATCHED_BENCH and LLAMA_SERVER'
 	@echo '                  name its programs; a quarter of an hour, BENCH=full over an hour (docs/performance.md)'
-	@echo 'make install      into PREFIX ($(PREFIX)), with man page, units, configuration and the small model'
+	@echo 'make install      into PREFIX ($(PREFIX)), with man pages, units, configuration and the small model'
 	@echo 'make clean        remove $(B)'
 	@echo
 	@echo 'Variables: B=dir  CC=gcc|clang  SAN=address,undefined|thread  PREFIX=dir  DESTDIR=dir'
@@ -250,8 +250,9 @@ install: all
 	install -D -m 644 README.md $(DESTDIR)$(PREFIX)/share/doc/tpd/README.md
 	install -D -m 644 docs/protocol.md $(DESTDIR)$(PREFIX)/share/doc/tpd/docs/protocol.md
 	install -D -m 644 docs/nightly.md $(DESTDIR)$(PREFIX)/share/doc/tpd/docs/nightly.md
-	install -D -m 644 docs/man/tpctl.1 $(DESTDIR)$(PREFIX)/share/man/man1/tpctl.1
-	install -D -m 644 etc/completions/tpctl.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/tpctl
+	for name in tpd tpctl; do \
+	    install -D -m 644 docs/man/$$name.1 $(DESTDIR)$(PREFIX)/share/man/man1/$$name.1 || exit; \
+	    install -D -m 644 etc/completions/$$name.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/$$name || exit; done
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
 	for unit in tpd.service tpd-nightly.service tpd-nightly.timer; do \
 	    sed 's#/usr/local/#$(PREFIX)/#g' etc/systemd/$$unit >$(DESTDIR)$(PREFIX)/lib/systemd/system/$$unit || exit; done

@@ -7,7 +7,7 @@ _tpctl_commands() {
 _tpctl() {
     local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} command= i
     case $previous in
-    --socket | --file | --output | -o | --json-schema | --grammar | --model | -m)
+    --socket | --file | --output | -o | --json-schema | --grammar | --model | -m | --draft)
         COMPREPLY=($(compgen -f -- "$current"))
         return
         ;;
@@ -32,6 +32,12 @@ _tpctl() {
         elif [[ $previous == merge ]]; then
             COMPREPLY=($(compgen -W "$(tpctl adapters --plain 2>/dev/null | cut -f2)" -- "$current"))
         fi
+    elif [[ $command == adapters && $current != -* ]]; then
+        if ((COMP_CWORD == i + 1)); then
+            COMPREPLY=($(compgen -W "list load unload activate rollback" -- "$current"))
+        elif [[ $previous == unload || $previous == activate ]]; then
+            COMPREPLY=($(compgen -W "$(tpctl adapters --plain 2>/dev/null | cut -f2)" -- "$current"))
+        fi
     elif [[ $command == tensors && $current != -* ]]; then
         COMPREPLY=($(compgen -W "$(tpctl tensors --plain 2>/dev/null | cut -f1)" -- "$current"))
     elif [[ $command == jobs && $current != -* ]]; then
@@ -44,8 +50,9 @@ _tpctl() {
     elif [[ ($command == finetune || $command == plan) && $current != -* ]]; then
         COMPREPLY=($(compgen -f -- "$current"))
     elif [[ $current == -* ]]; then
-        [[ $command == model ]] && command="model ${COMP_WORDS[i + 1]}"
-        [[ $command == jobs ]] && command="jobs ${COMP_WORDS[i + 1]}"
+        case $command in
+        model | jobs | adapters) ((COMP_CWORD > i + 1)) && command+=" ${COMP_WORDS[i + 1]}" ;;
+        esac
         # shellcheck disable=SC2086
         COMPREPLY=($(compgen -W "$(tpctl help $command 2>/dev/null |
             grep -oE '^ {2,}(-., )?--[a-z-]+' | grep -oE -- '--[a-z-]+')" -- "$current"))

@@ -63,18 +63,33 @@ class FakeServer:
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.listener.bind(self.path)
         self.listener.listen(16)
-        threading.Thread(target=self.accept, daemon=True).start()
+        self.threads = []
+        self.start(self.accept)
+
+    def start(self, target, *args):
+        thread = threading.Thread(target=target, args=args, daemon=True)
+        self.threads.append(thread)
+        thread.start()
 
     def __enter__(self):
         return self
 
     def __exit__(self, *exc):
-        self.listener.close()
-        for connection in self.connections:
+        """Nothing is closed before its threads have ended: one that was about to accept would else do so on the
+        next server's listener, which may get the same descriptor, and answer in its place."""
+        self.closed.set()
+        for event in list(self.cancelled.values()):
+            event.set()
+        for end in [self.listener, *self.connections]:
             try:
-                connection.shutdown(socket.SHUT_RDWR)
+                end.shutdown(socket.SHUT_RDWR)
             except OSError:
                 pass
+        for thread in self.threads:
+            thread.join(10)
+            assert not thread.is_alive(), thread
+        for end in [self.listener, *self.connections]:
+            end.close()
 
     def accept(self):
         while True:
@@ -83,7 +98,7 @@ class FakeServer:
             except OSError:
                 return
             self.connections.append(connection)
-            threading.Thread(target=self.serve, args=(connection,), daemon=True).start()
+            self.start(self.serve, connection)
 
     def serve(self, connection):
         lock = threading.Lock()
@@ -98,20 +113,22 @@ class FakeServer:
                     pass
 
         try:
-            for line in connection.makefile("rb"):
-                message = json.loads(line)
-                self.received.append(message)
-                if message["method"] == "cancel":
-                    event = self.cancelled.get((connection, message["params"]["id"]))
-                    if event:
-                        event.set()
-                    continue
-                self.cancelled[connection, message["id"]] = threading.Event()
-                threading.Thread(target=self.answer, args=(connection, send, message),
-                                 daemon=True).start()
+            with connection.makefile("rb") as lines:
+                for line in lines:
+                    self.take(connection, send, json.loads(line))
         except OSError:
             pass
         self.closed.set()
+
+    def take(self, connection, send, message):
+        self.received.append(message)
+        if message["method"] == "cancel":
+            event = self.cancelled.get((connection, message["params"]["id"]))
+            if event:
+                event.set()
+            return
+        self.cancelled[connection, message["id"]] = threading.Event()
+        self.start(self.answer, connection, send, message)
 
     def answer(self, connection, send, message):
         if self.says is not None:
