@@ -61,12 +61,17 @@ struct chunk8 {
     int32_t next_lines;  /* cache lines of it for 32 k */
 };
 
-/* Bytes below 128, of which 1 << zero stands for 0. */
+/* The bits of a where b has none, and the other way round. */
+INLINE vi either(vi a, vi b) { return i_sub(i_or(a, b), i_and(a, b)); }
+
+/* Of each byte the code that 1 << zero stands for, so that this one is 0. Codes have zero + 1 bits, 6 at most, or
+ * all 8: there is room to bring 0 to bit 6; turned over, and again above itself, that is the sign. */
 INLINE vi around_zero(vi codes, int zero) {
     if (zero == MIN) return codes;
-    vi top = i_set1((int)0x80808080);
-    if (zero != EIGHT_BITS) codes = i_sub(i_or(codes, top), i_set1((1 << zero) * 0x01010101));
-    return i_sub(i_or(codes, top), i_and(codes, top)); /* the top bits turned over */
+    if (zero == EIGHT_BITS) return either(codes, i_set1((int)0x80808080));
+    const vi sign = i_set1(0x40404040);
+    vi signs = either(i_add(codes, i_set1((64 - (1 << zero)) * 0x01010101)), sign);
+    return i_or(signs, i_sll(i_and(signs, sign), 1));
 }
 
 #define UNPACK_SIGNED(TYPE, name, RUN, BLOCK, BYTES, ZERO)                                         \

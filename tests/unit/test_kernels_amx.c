@@ -83,13 +83,13 @@ static int32_t some_cols(enum dtype type) {
 }
 
 static void same_integers(const struct way *way) {
-    static const int32_t counts[] = {1, 2, 6, 7, 16, 17, 33, 100, 199};
+    static const int32_t counts[] = {1, 6, 7, 17, 33, 195};
     struct kctx *c = open_way(way, 2);
     for (int type = 0; type < DTYPE_COUNT; type++) {
         if (!dtype_is_quantised((enum dtype)type)) continue;
         for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
             int32_t T = counts[i];
-            struct matrix m = matrix_new(c, (enum dtype)type, random_int(1, 90), some_cols((enum dtype)type));
+            struct matrix m = matrix_new(c, (enum dtype)type, random_int(1, 50), some_cols((enum dtype)type));
             float *x = activations(T, m.w.cols);
             cpu_of(c)->int8 = way->plain;
             float *want = matrix_outputs(c, &m, x, T);
@@ -159,13 +159,13 @@ static void sums_of_bf16(const struct way *way) {
 }
 
 static void rows_alone(const struct way *way) {
-    static const int32_t counts[] = {1, 2, 3, 15, 16, 17, 31, 32, 33, 64, 193};
+    static const int32_t counts[] = {1, 2, 15, 16, 17, 32, 33, 64};
     struct kctx *c = open_way(way, 2);
-    for (int32_t cols = 333; cols < 1000; cols += 333) {
+    for (int32_t cols = 333; cols < 800; cols += 333) {
         struct matrix m = matrix_new(c, DTYPE_BF16, 50, cols);
-        float *x = random_floats((size_t)(200 * cols));
-        for (int32_t k = 0; k < 200 * cols; k += 29) x[k] *= 1e-38f;
-        matrix_check_rows_alone(c, &m, x, 200, counts, sizeof counts / sizeof *counts);
+        float *x = random_floats((size_t)(100 * cols));
+        for (int32_t k = 0; k < 100 * cols; k += 29) x[k] *= 1e-38f;
+        matrix_check_rows_alone(c, &m, x, 100, counts, sizeof counts / sizeof *counts);
         free(x);
         matrix_free(c, &m);
     }
