@@ -154,6 +154,7 @@ const struct param plan_params[] = {
     {"train", PARAM_CHOICE, false, 0, 0, "lora|full"},
     {"grad_checkpointing", PARAM_SWITCH, false, 0, 0, "auto"},
     {"job", PARAM_OBJECT, false, 0, 0, NULL},
+    {"device", PARAM_CHOICE, false, 0, 0, "cpu|cuda"},
     {"memory", PARAM_INT, false, 1, 1e15, NULL},
     {"bandwidth", PARAM_NUMBER, false, 1, 1e18, NULL},
     {"flops", PARAM_NUMBER, false, 1, 1e18, NULL},

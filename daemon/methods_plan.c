@@ -5,6 +5,7 @@
 #include "daemon/training.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 struct plan_call {
     struct plan_context context;
@@ -59,6 +60,9 @@ void handle_plan(struct call *call) {
                                        .tp = (int)server->config->tp,
                                        .draft_tp = (int)server->config->draft_tp,
                                        .memory = (size_t)server->config->memory_limit,
+                                       .cores = server->devices.cores.n,
+                                       .gpus = server->devices.n_gpus > 0,
+                                       .f32_activations = strcmp(server->config->activations, "f32") == 0,
                                        .speed = speed_of,
                                        .arg = c};
     c->speed = server->speed;

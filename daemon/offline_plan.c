@@ -42,6 +42,7 @@ static const struct flag flags[] = {
     {"train", FLAG_TEXT, "METHOD", "also train, beside serving: lora or full"},
     {"grad_checkpointing", FLAG_SWITCH, NULL, "compute layers again in backward; =auto: as few as fit"},
     {"set", FLAG_SET, "KEY=VALUE", "any key of a job: lora.r=8, seq_len=2048, batch_size=4"},
+    {"device", FLAG_TEXT, "D", "what ranks are on: cpu (default) or cuda, each on a GPU"},
     {"memory", FLAG_BYTES, "BYTES", "of each device, such as 80GiB (default: this machine's, divided)"},
     {"bandwidth", FLAG_RATE, "B/S", "bytes a second that a device moves, such as 3.35T"},
     {"flops", FLAG_RATE, "N/S", "operations a second that it does, such as 990T"},
@@ -353,7 +354,9 @@ static int measured(void *arg, struct speed *out, struct error *e) {
 }
 
 static int run(struct request *r, int argc, char **argv, json_t **report, struct error *e) {
-    const struct plan_context context = {.tp = 1, .draft_tp = 1, .speed = measured};
+    struct core_set cores;
+    core_set_allowed(&cores);
+    const struct plan_context context = {.tp = 1, .draft_tp = 1, .cores = cores.n, .speed = measured};
     int err = r->params ? read_args(r, argc, argv, e) : error_set(e, ERR_MEMORY, "out of memory");
     if (err || asks(r, "help")) return err;
     err = schema_check(plan_params, r->params, e);

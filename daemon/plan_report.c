@@ -27,6 +27,7 @@ struct planner {
 
     struct shard_plan split;
     struct plan_question question;
+    struct device_figures device;
     struct job_spec job;
     struct job_sizes sizes;
     struct trainee_cost trainee;
@@ -146,6 +147,15 @@ static int split_draft(struct planner *p, int tp, struct error *e) {
     return err ? error_prefix(e, "draft: ") : 0;
 }
 
+static void ask_device(struct planner *p, int tp) {
+    const char *word = json_word(param(p, "device"));
+    bool gpus = word ? strcmp(word, "cuda") == 0 : p->context->gpus;
+    int cores = p->context->cores / tp;
+    if (gpus) kernels_cuda_figures(&p->device);
+    else kernels_cpu_figures(&p->device, cores > 1 ? cores : 1);
+    p->question.device = &p->device;
+}
+
 static int ask_serving(struct planner *p, struct error *e) {
     const char *kv = json_word(param(p, "kv_type"));
     int tp = (int)integer(p, "tp", p->context->tp);
@@ -159,6 +169,7 @@ static int ask_serving(struct planner *p, struct error *e) {
                                      .tp = tp,
                                      .ctx = q->ctx,
                                      .slots = batch,
+                                     .narrow_activations = !p->context->f32_activations,
                                      .kv_type = kv ? kv_type_from_name(kv) : -1};
     int err = model_plan(p->model, tp, &p->split, e);
     if (!err) err = engine_shard_options(&q->serving, &options, e);
@@ -166,6 +177,7 @@ static int ask_serving(struct planner *p, struct error *e) {
     q->model = p->model;
     q->split = &p->split;
     q->sequences = batch;
+    ask_device(p, tp);
     return err;
 }
 
@@ -189,6 +201,8 @@ static int ask_training(struct planner *p, struct error *e) {
         return error_set(e, ERR_PARAMS, "seq_len %d is more than the %d that can be planned for",
                          p->job.seq_len, MAX_SEQ_LEN);
     job_sizes_of(&p->sizes, &p->job);
+    /* As jobs on GPUs have it (train/run.c). */
+    if (p->device.kind == DEVICE_CUDA && p->job.compute == COMPUTE_AUTO) p->sizes.options.bf16 = true;
     p->question.train = &p->sizes.options;
     p->question.micro_batches = p->sizes.micro_per_step;
     return 0;
@@ -232,9 +246,12 @@ static int add_draft(struct planner *p, const struct shard_options *serving, int
     if (!p->draft || rank >= p->draft_split.n) return 0;
     struct shard_options own = engine_draft_options(p->draft, serving);
     struct mem_use use;
-    int err = plan_shard(&use, p->draft, &p->draft_split, &own, rank, e);
+    int err = plan_shard(&use, p->draft, &p->draft_split, &own, rank, &p->device, e);
     if (err) return error_prefix(e, "draft: ");
-    for (int k = 0; k < MEM_KIND_COUNT; k++) p->cost[rank].peak.bytes[k] += use.bytes[k];
+    size_t *bytes = p->cost[rank].peak.bytes, scratch = bytes[MEM_SCRATCH];
+    for (int k = 0; k < MEM_KIND_COUNT; k++) bytes[k] += use.bytes[k];
+    /* Both work in the same. */
+    bytes[MEM_SCRATCH] = scratch > use.bytes[MEM_SCRATCH] ? scratch : use.bytes[MEM_SCRATCH];
     return 0;
 }
 
@@ -256,14 +273,14 @@ static int choose_layers(struct planner *p, struct error *e) {
     if (err) return err;
     size_t peak = peak_of(p), left = p->memory > peak ? p->memory - peak : 0;
     return job_checkpoint_layers(&o->checkpoint_layers, &p->trainee, p->model, &p->split, o,
-                                 job_room(left), e);
+                                 job_room(left), &p->device, e);
 }
 
 static int reckon(struct planner *p, struct error *e) {
     int err = 0;
     if (p->trains && p->job.grad_checkpointing == CHECKPOINTING_AUTO) err = choose_layers(p, e);
     else if (p->trains)
-        err = plan_trainee(&p->trainee, p->model, &p->split, &p->sizes.options, e);
+        err = plan_trainee(&p->trainee, p->model, &p->split, &p->sizes.options, &p->device, e);
     return err ? err : plan_ranks(p, &p->question, e);
 }
 

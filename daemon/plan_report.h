@@ -15,6 +15,9 @@ struct plan_context {
     const struct model *draft;  /* its draft model, when params name neither; or NULL */
     int tp, draft_tp;           /* when params say none */
     size_t memory;              /* bytes a rank, when params say none; 0: this machine's, divided */
+    int cores;                  /* of all ranks, when they are on CPUs */
+    bool gpus;                  /* they are on GPUs, when params do not say */
+    bool f32_activations;       /* as the setting activations = f32 */
     /* Of the whole machine, when params say nothing; 0 where it is not known. NULL: never known. */
     int (*speed)(void *arg, struct speed *out, struct error *e);
     void *arg;

@@ -13,6 +13,7 @@ const char *mem_kind_name(enum mem_kind kind) {
     case MEM_GRADIENTS: return "gradients";
     case MEM_OPTIMIZER: return "optimizer";
     case MEM_BUFFERS: return "buffers";
+    case MEM_SCRATCH: return "scratch";
     case MEM_KIND_COUNT: break;
     }
     return "?";

@@ -42,6 +42,7 @@ enum mem_kind {
     MEM_GRADIENTS,
     MEM_OPTIMIZER, /* AdamW's moments */
     MEM_BUFFERS,   /* the integers of a step */
+    MEM_SCRATCH,   /* what operations work in beside their operands; the backend's own */
     MEM_KIND_COUNT
 };
 /* "weights", "kv", … */
@@ -54,6 +55,22 @@ struct mem_use {
 };
 /* In use for whatever purpose. */
 size_t mem_used(const struct mem_use *use);
+
+/* On what of a device the size of its matrices and of its scratch memory depends: what a plan must know of it,
+ * to count what it will take. */
+enum device_kind { DEVICE_CPU, DEVICE_CUDA };
+struct device_figures {
+    enum device_kind kind;
+    bool bf16;      /* bf16_products does something */
+    int cores;      /* CPU: of the rank's team */
+    int int8_rows;  /* CPU: a group of rows in int8 */
+    int bf16_rows;  /* and in bf16; 0: no such products */
+    int n_sms;      /* CUDA: multiprocessors */
+    bool same_bits; /* CUDA: as struct cuda_options */
+    size_t converted_tile; /* CUDA: elements of a matrix that training converts at a time */
+    size_t blas_bytes;     /* CUDA: cuBLAS's workspace */
+    size_t scratch_grain;  /* CUDA: scratch memory grows by */
+};
 
 /* How another process may open an allocation (mem_export). */
 struct mem_share {
@@ -167,7 +184,12 @@ struct kernels {
     int (*mem_alloc)(struct kctx *c, enum mem_kind kind, size_t bytes, dev_addr *out,
                      struct error *e);
     void (*mem_free)(struct kctx *c, dev_addr addr);
+    /* Takes from the device at once what a plan says will be allocated, by kind; what is needed beyond that
+     * is taken as it comes. Scratch memory is as large from then on. NULL where each allocation is the
+     * system's own and nothing is gained. ERR_MEMORY with needed and free, and then nothing was taken. */
+    int (*mem_reserve)(struct kctx *c, const struct mem_use *planned, struct error *e);
     void (*mem_use)(struct kctx *c, struct mem_use *use);
+    void (*figures)(const struct kctx *c, struct device_figures *out);
     /* Lets other processes map what is at addr (as mem_alloc gave it), without a copy that stays; asked
      * again, says the same. It ends with mem_free: who has mapped it by then keeps the pages. Between
      * operations only: what is there may move to other pages, though not to another address. */
@@ -378,13 +400,19 @@ int kernels_cuda_open(struct kctx **out, int rank, const struct cuda_options *op
 
 /* Bytes that the CPU backend takes for a matrix: rows are filled up to whole panels. */
 size_t kernels_cpu_weight_bytes(enum dtype type, int32_t rows, int32_t cols);
+/* Figures of this machine's CPU with so many cores a rank, and of a card with as many multiprocessors as an
+ * H100, for plans without a context. */
+void kernels_cpu_figures(struct device_figures *out, int cores);
+void kernels_cuda_figures(struct device_figures *out);
 
 /* What the operations of a plan context would have cost. */
 struct plan_counts {
     struct mem_use use, peak; /* now, and when the most was in use */
     uint64_t bytes_read, bytes_written, flops, ops;
 };
-int kernels_plan_open(struct kctx **out, int rank, size_t memory_limit, struct error *e);
+/* device: for which memory is counted; NULL: this machine's CPU, one core a rank. */
+int kernels_plan_open(struct kctx **out, int rank, size_t memory_limit,
+                      const struct device_figures *device, struct error *e);
 const struct plan_counts *kernels_plan_counts(const struct kctx *c);
 void kernels_plan_reset(struct kctx *c); /* zeroes all but memory */
 

@@ -1,6 +1,7 @@
 /* Takes one rank's part of every tensor from the mapped files into its device's memory, in two passes over
  * them: first room for all, then what fills it. So a device that is too small is known before anything is
  * read, and what is touched at once stands together. */
+#include "model/planning.h"
 #include "model/rope.h"
 #include "model/shard.h"
 
@@ -23,12 +24,12 @@ static void put_run(struct shard *s, const struct store *store, const struct sto
                     const struct weight *w, struct row_run run, size_t row_bytes,
                     size_t col_offset) {
     size_t stride = (size_t)run.step * row_bytes;
-    if (s->ctx->ops->counts_only) {
-        s->ctx->ops->weight_put(s->ctx, w, run.to, run.n, NULL, stride);
-        return;
-    }
     int32_t piece = (int32_t)(PIECE_BYTES / stride);
     if (piece < 1) piece = 1;
+    if (s->ctx->ops->counts_only) { /* the first piece is the largest */
+        s->ctx->ops->weight_put(s->ctx, w, run.to, run.n < piece ? run.n : piece, NULL, stride);
+        return;
+    }
     if (run.step == 1) store_want(store, t, (size_t)run.from * row_bytes, (size_t)piece * stride);
     for (int32_t i = 0; i < run.n; i += piece) {
         int32_t n = run.n - i < piece ? run.n - i : piece, next = run.n - i - n;
@@ -247,6 +248,16 @@ size_t model_kv_block_bytes(const struct model *model, const struct shard_plan *
            kv_half_bytes(&model->config, most, 1, block_size, kv_type);
 }
 
+/* Takes the memory of the whole shard at once, where the device has it so. */
+static int reserve(struct shard *s, const struct model *model, struct error *e) {
+    struct device_figures device;
+    struct mem_use planned;
+    if (!s->ctx->ops->mem_reserve) return 0;
+    s->ctx->ops->figures(s->ctx, &device);
+    int err = plan_shard(&planned, model, s->plan, &s->options, s->rank, &device, e);
+    return err ? err : s->ctx->ops->mem_reserve(s->ctx, &planned, e);
+}
+
 int shard_load(struct shard **out, const struct model *model, const struct shard_plan *plan,
                struct kctx *ctx, struct comm *comm, const struct shard_options *options,
                struct error *e) {
@@ -259,6 +270,7 @@ int shard_load(struct shard **out, const struct model *model, const struct shard
     s->options = *options;
     s->rank = ctx->rank;
     int err = measure(s, model, e);
+    if (!err) err = reserve(s, model, e);
     if (!err) err = load_weights(s, PASS_ROOM, model, e);
     if (!err) err = load_weights(s, PASS_FILL, model, e);
     if (!err) err = load_rope(s, model, e);

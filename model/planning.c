@@ -23,11 +23,11 @@ static void close_rehearsal(struct rehearsal *r) {
 
 static int open_rehearsal(struct rehearsal *r, const struct model *model,
                           const struct shard_plan *split, const struct shard_options *serving,
-                          int rank, struct error *e) {
+                          int rank, const struct device_figures *device, struct error *e) {
     enum { NO_STAGING = 64 }; /* nothing is sent */
     *r = (struct rehearsal){0};
     int err = comm_world_new(&r->world, split->n, NO_STAGING, 0, e);
-    if (!err) err = kernels_plan_open(&r->ctx, rank, 0, e);
+    if (!err) err = kernels_plan_open(&r->ctx, rank, 0, device, e);
     if (!err) err = comm_open(&r->comm, r->world, rank, r->ctx, e);
     if (!err) err = shard_load(&r->shard, model, split, r->ctx, r->comm, serving, e);
     if (err) close_rehearsal(r);
@@ -47,13 +47,15 @@ static void add_cost(struct step_cost *cost, struct rehearsal *r) {
 
 /* --- serving --------------------------------------------------------------------------------------- */
 
-/* A step of `seqs` sequences of `rows` rows each, which end at position ctx - 1; a token is wanted of
- * each. */
+/* A step of `seqs` sequences of `rows` rows each, which end at position ctx - 1; logits are wanted of the
+ * last `outs` rows of each, as far as there is room for them. */
 static int forward(struct rehearsal *r, const struct plan_question *q, int32_t seqs, int32_t rows,
-                   struct error *e) {
+                   int32_t outs, struct error *e) {
     size_t T = (size_t)seqs * (size_t)rows, max_blocks = (size_t)q->serving.max_blocks;
-    int32_t *ids = calloc(4 * T + (size_t)seqs * (max_blocks + 1), sizeof *ids);
-    float *logits = calloc((size_t)seqs * (size_t)model_config(q->model)->vocab, sizeof *logits);
+    size_t n_out = (size_t)seqs * (size_t)outs;
+    if (n_out > (size_t)q->serving.max_out) n_out = (size_t)q->serving.max_out;
+    int32_t *ids = calloc(4 * T + (size_t)seqs * max_blocks + (size_t)seqs * (size_t)outs, sizeof *ids);
+    float *logits = calloc(n_out * (size_t)model_config(q->model)->vocab, sizeof *logits);
     if (!ids || !logits) {
         free(ids);
         free(logits);
@@ -65,15 +67,15 @@ static int forward(struct rehearsal *r, const struct plan_question *q, int32_t s
         len[t] = q->ctx;
         seq[t] = (int32_t)t / rows;
     }
-    for (int32_t s = 0; s < seqs; s++) out_rows[s] = (s + 1) * rows - 1;
+    for (int32_t i = 0; i < seqs * outs; i++) out_rows[i] = (i / outs + 1) * rows - outs + i % outs;
     struct step step = {.n_rows = (int32_t)T,
                         .n_seqs = seqs,
-                        .n_out = seqs < q->serving.max_out ? seqs : q->serving.max_out,
+                        .n_out = (int32_t)n_out,
                         .ids = ids,
                         .pos = pos,
                         .len = len,
                         .seq = seq,
-                        .blocks = out_rows + seqs,
+                        .blocks = out_rows + seqs * outs,
                         .out_rows = out_rows,
                         .logits = logits};
     int err = model_forward(r->shard, &step, e);
@@ -82,19 +84,35 @@ static int forward(struct rehearsal *r, const struct plan_question *q, int32_t s
     return err;
 }
 
+static int32_t largest_step(const struct plan_question *q) {
+    return q->serving.max_rows < q->ctx ? q->serving.max_rows : q->ctx;
+}
+
+static int32_t most_together(const struct plan_question *q) {
+    return q->serving.max_seqs < q->serving.max_rows ? q->serving.max_seqs : q->serving.max_rows;
+}
+
+/* The steps that take most scratch memory: the largest part of a prompt with all the logits that there is room
+ * for, and a token of each sequence. What they cost is nobody's. */
+static int rehearse_scratch(struct rehearsal *r, const struct plan_question *q, struct error *e) {
+    int32_t rows = largest_step(q), outs = q->serving.max_out < rows ? q->serving.max_out : rows;
+    int err = forward(r, q, 1, rows, outs, e);
+    if (!err) err = forward(r, q, most_together(q), 1, 1, e);
+    kernels_plan_reset(r->ctx);
+    r->received = comm_received(r->comm);
+    return err;
+}
+
 static int rehearse_serving(struct rehearsal *r, struct rank_cost *out,
                             const struct plan_question *q, struct error *e) {
-    int32_t rows = q->serving.max_rows < q->ctx ? q->serving.max_rows : q->ctx;
+    int32_t rows = largest_step(q), together = most_together(q);
     out->prefill.rows = rows;
     out->decode.rows = q->sequences;
-    struct step_cost before = {0};
-    add_cost(&before, r); /* loading is no part of a step */
-    int err = forward(r, q, 1, rows, e);
+    int err = rehearse_scratch(r, q, e); /* nor is loading a part of a step */
+    if (!err) err = forward(r, q, 1, rows, 1, e);
     add_cost(&out->prefill, r);
-    int32_t together = q->serving.max_seqs < q->serving.max_rows ? q->serving.max_seqs
-                                                                   : q->serving.max_rows;
     for (int32_t done = 0; done < q->sequences && !err; done += together)
-        err = forward(r, q, q->sequences - done < together ? q->sequences - done : together, 1, e);
+        err = forward(r, q, q->sequences - done < together ? q->sequences - done : together, 1, 1, e);
     add_cost(&out->decode, r);
     return err;
 }
@@ -102,8 +120,9 @@ static int rehearse_serving(struct rehearsal *r, struct rank_cost *out,
 /* --- training -------------------------------------------------------------------------------------- */
 
 /* A micro-batch of the most rows, as one sequence that is trained on throughout. */
-static int micro_batch(struct rehearsal *r, const struct plan_question *q, struct error *e) {
-    int32_t T = q->train->max_rows, layers = model_config(q->model)->n_layers;
+static int micro_batch(struct rehearsal *r, const struct model *model,
+                       const struct train_options *options, struct error *e) {
+    int32_t T = options->max_rows, layers = model_config(model)->n_layers;
     int32_t *rows = calloc((size_t)T * 3, sizeof *rows);
     if (!rows) return error_set(e, ERR_MEMORY, "no memory for a micro-batch");
     int32_t *pos = rows + T, *len = pos + T;
@@ -130,23 +149,28 @@ static int micro_batch(struct rehearsal *r, const struct plan_question *q, struc
     return err;
 }
 
-static int rehearse_training(struct rehearsal *r, struct rank_cost *out,
-                             const struct plan_question *q, struct error *e) {
+static int optimizer_step(struct rehearsal *r, struct error *e) {
     struct adamw_params adamw = {.lr = 1, .c1 = 1, .c2 = 1};
     double norm;
+    int err = trainee_norm(r->trainee, &norm, e);
+    int slices = err ? 0 : trainee_slices(r->trainee);
+    for (int i = 0; i < slices && !err; i++) err = trainee_update(r->trainee, i, &adamw, 1, e);
+    return err;
+}
+
+static int rehearse_training(struct rehearsal *r, struct rank_cost *out,
+                             const struct plan_question *q, struct error *e) {
     int err = trainee_new(&r->trainee, q->model, r->shard, q->train, e);
     if (err) return err;
     struct step_cost before = {0};
     add_cost(&before, r);
-    err = micro_batch(r, q, e);
+    err = micro_batch(r, q->model, q->train, e);
     add_cost(&out->train, r);
     out->train.bytes *= (uint64_t)q->micro_batches;
     out->train.flops *= (uint64_t)q->micro_batches;
     out->train.received *= (uint64_t)q->micro_batches;
     out->train.rows = q->train->max_rows * q->micro_batches;
-    if (!err) err = trainee_norm(r->trainee, &norm, e);
-    int slices = err ? 0 : trainee_slices(r->trainee);
-    for (int i = 0; i < slices && !err; i++) err = trainee_update(r->trainee, i, &adamw, 1, e);
+    if (!err) err = optimizer_step(r, e);
     add_cost(&out->train, r);
     return err;
 }
@@ -156,7 +180,7 @@ static int rehearse_training(struct rehearsal *r, struct rank_cost *out,
 int plan_rank(struct rank_cost *out, const struct plan_question *q, int rank, struct error *e) {
     struct rehearsal r;
     *out = (struct rank_cost){0};
-    int err = open_rehearsal(&r, q->model, q->split, &q->serving, rank, e);
+    int err = open_rehearsal(&r, q->model, q->split, &q->serving, rank, q->device, e);
     if (err) return err;
     err = rehearse_serving(&r, out, q, e);
     if (!err && q->train) err = rehearse_training(&r, out, q, e);
@@ -165,14 +189,33 @@ int plan_rank(struct rank_cost *out, const struct plan_question *q, int rank, st
     return err;
 }
 
-int plan_shard(struct mem_use *out, const struct model *model, const struct shard_plan *split,
-               const struct shard_options *serving, int rank, struct error *e) {
+/* The cache of a rehearsal holds what its steps look at, whatever the one that is asked for holds. */
+static int shard_scratch(size_t *out, const struct plan_question *asked, int rank, struct error *e) {
+    struct plan_question q = *asked;
     struct rehearsal r;
-    int err = open_rehearsal(&r, model, split, serving, rank, e);
+    q.serving.kv_blocks = q.serving.max_seqs * q.serving.max_blocks;
+    int err = open_rehearsal(&r, q.model, q.split, &q.serving, rank, q.device, e);
+    if (err) return err;
+    err = rehearse_scratch(&r, &q, e);
+    *out = kernels_plan_counts(r.ctx)->use.bytes[MEM_SCRATCH];
+    close_rehearsal(&r);
+    return err;
+}
+
+int plan_shard(struct mem_use *out, const struct model *model, const struct shard_plan *split,
+               const struct shard_options *serving, int rank, const struct device_figures *device,
+               struct error *e) {
+    const struct plan_question q = {.model = model,
+                                    .split = split,
+                                    .device = device,
+                                    .serving = *serving,
+                                    .ctx = serving->max_blocks * serving->block_size};
+    struct rehearsal r;
+    int err = open_rehearsal(&r, model, split, serving, rank, device, e);
     if (err) return err;
     *out = kernels_plan_counts(r.ctx)->use;
     close_rehearsal(&r);
-    return 0;
+    return shard_scratch(&out->bytes[MEM_SCRATCH], &q, rank, e);
 }
 
 static void count_tensors(struct trainee_cost *out, const struct trainee *t) {
@@ -187,7 +230,8 @@ static void count_tensors(struct trainee_cost *out, const struct trainee *t) {
 }
 
 int plan_trainee(struct trainee_cost *out, const struct model *model, const struct shard_plan *split,
-                 const struct train_options *options, struct error *e) {
+                 const struct train_options *options, const struct device_figures *device,
+                 struct error *e) {
     const struct shard_options least = {.max_rows = 1,
                                         .max_out = 1,
                                         .max_seqs = 1,
@@ -199,11 +243,14 @@ int plan_trainee(struct trainee_cost *out, const struct model *model, const stru
     int err = 0;
     for (int rank = 0; rank < split->n && !err; rank++) {
         struct rehearsal r;
-        err = open_rehearsal(&r, model, split, &least, rank, e);
+        err = open_rehearsal(&r, model, split, &least, rank, device, e);
         if (err) break;
-        size_t before = mem_used(&kernels_plan_counts(r.ctx)->use);
+        const struct mem_use *use = &kernels_plan_counts(r.ctx)->use;
+        size_t before = mem_used(use) - use->bytes[MEM_SCRATCH];
         err = trainee_new(&r.trainee, model, r.shard, options, e);
-        size_t took = mem_used(&kernels_plan_counts(r.ctx)->use) - before;
+        if (!err) err = micro_batch(&r, model, options, e);
+        if (!err) err = optimizer_step(&r, e);
+        size_t took = mem_used(use) - before;
         if (took > out->bytes) out->bytes = took;
         if (!err) count_tensors(out, r.trainee);
         close_rehearsal(&r);

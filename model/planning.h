@@ -26,6 +26,7 @@ struct rank_cost {
 struct plan_question {
     const struct model *model; /* an outline will do */
     const struct shard_plan *split;
+    const struct device_figures *device; /* of each rank; NULL: as kernels_plan_open has it */
     struct shard_options serving;
     int32_t ctx, sequences;              /* that are decoded, in steps of serving.max_seqs */
     const struct train_options *train;   /* NULL: no training */
@@ -34,16 +35,19 @@ struct plan_question {
 
 int plan_rank(struct rank_cost *out, const struct plan_question *q, int rank, struct error *e);
 
-/* What a rank holds once its shard is loaded (the KV cache as `serving` has it). */
+/* What a rank holds for serving: its shard (the KV cache as `serving` has it), and the scratch memory of its
+ * largest steps. */
 int plan_shard(struct mem_use *out, const struct model *model, const struct shard_plan *split,
-               const struct shard_options *serving, int rank, struct error *e);
+               const struct shard_options *serving, int rank, const struct device_figures *device,
+               struct error *e);
 
-/* What trainee_new takes beside the serving shard. */
+/* What a trainee takes beside the serving shard. */
 struct trainee_cost {
-    size_t bytes;        /* on the rank that takes most */
+    size_t bytes; /* on the rank that takes most: what trainee_new takes, and the scratch memory of a step */
     size_t whole_floats, largest_floats; /* of all trained tensors, whole; of the largest */
 };
 int plan_trainee(struct trainee_cost *out, const struct model *model, const struct shard_plan *split,
-                 const struct train_options *options, struct error *e);
+                 const struct train_options *options, const struct device_figures *device,
+                 struct error *e);
 
 #endif

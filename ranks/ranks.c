@@ -73,7 +73,7 @@ static int open_device(struct member *me, struct error *e) {
     int rc;
     if (options->device == RANK_PLAN) {
         snprintf(me->device_name, sizeof me->device_name, "plan:%d", rank->index);
-        rc = kernels_plan_open(&rank->ctx, rank->index, options->memory_limit, e);
+        rc = kernels_plan_open(&rank->ctx, rank->index, options->memory_limit, NULL, e);
     } else if (options->device == RANK_CUDA) {
         struct cuda_options cuda = {.device = options->gpus[rank->index % options->n_gpus],
                                     .memory_limit = options->memory_limit,

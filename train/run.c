@@ -117,11 +117,15 @@ static int fit(struct run *r, struct ranks *ranks, struct error *e) {
     bool choose = r->spec.grad_checkpointing == CHECKPOINTING_AUTO;
     struct shard_plan split;
     struct trainee_cost cost;
+    struct device_figures device;
     size_t left = memory_left(ranks), room = job_room(left);
+    const struct kctx *ctx = ranks_at(ranks, 0)->ctx;
+    ctx->ops->figures(ctx, &device);
     int err = model_plan(model, ranks_count(ranks), &split, e);
     if (!err && choose)
-        err = job_checkpoint_layers(&o->checkpoint_layers, &cost, model, &split, o, room, e);
-    else if (!err) err = plan_trainee(&cost, model, &split, o, e);
+        err = job_checkpoint_layers(&o->checkpoint_layers, &cost, model, &split, o, room,
+                                    &device, e);
+    else if (!err) err = plan_trainee(&cost, model, &split, o, &device, e);
     if (err) return err;
     size_t needed = job_bytes(&cost, split.n);
     if (needed <= room) return 0;

@@ -49,13 +49,13 @@ size_t job_bytes(const struct trainee_cost *cost, int n_ranks) {
 
 int job_checkpoint_layers(int32_t *out, struct trainee_cost *cost, const struct model *model,
                           const struct shard_plan *split, const struct train_options *options,
-                          size_t room, struct error *e) {
+                          size_t room, const struct device_figures *device, struct error *e) {
     struct train_options tried = *options;
     int32_t low = 0, high = model_config(model)->n_layers - 1; /* the answer is in low … high */
     int err = 0;
     for (;;) {
         tried.checkpoint_layers = (low + high) / 2;
-        err = plan_trainee(cost, model, split, &tried, e);
+        err = plan_trainee(cost, model, split, &tried, device, e);
         if (err || low == high) break;
         if (job_bytes(cost, split->n) <= room) high = tried.checkpoint_layers;
         else low = tried.checkpoint_layers + 1;

@@ -27,6 +27,6 @@ size_t job_bytes(const struct trainee_cost *cost, int n_ranks);
  * Rehearses it (model/planning.h): some milliseconds. */
 int job_checkpoint_layers(int32_t *out, struct trainee_cost *cost, const struct model *model,
                           const struct shard_plan *split, const struct train_options *options,
-                          size_t room, struct error *e);
+                          size_t room, const struct device_figures *device, struct error *e);
 
 #endif

@@ -19,6 +19,7 @@ const struct option_def plan_options[] = {
     {"grad-checkpointing", 0, OPTION_FLAG, NULL, NULL, "compute layers again in backward"},
     {"set", 0, OPTION_TEXTS, "KEY=VALUE", NULL,
      "any key of a job: lora.r=8, grad_checkpointing=auto"},
+    {"device", 0, OPTION_TEXT, "D", "device", "what ranks are on: cpu or cuda (default: the daemon's)"},
     {"memory", 0, OPTION_TEXT, "BYTES", NULL, "of each device, such as 80GiB (default: this machine's)"},
     {"bandwidth", 0, OPTION_TEXT, "B/S", NULL, "bytes a second that a device moves, such as 3.35T"},
     {"flops", 0, OPTION_TEXT, "N/S", NULL, "operations a second that it does, such as 990T"},

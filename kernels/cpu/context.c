@@ -1,6 +1,6 @@
 /* Opens a CPU context: instruction set, memory, team; and the table of operations. */
 #include "kernels/cpu/amx.h"
-#include "kernels/cpu/train.h"
+#include "kernels/cpu/scratch.h"
 
 #ifdef __x86_64__
 #include <cpuid.h>
@@ -91,22 +91,56 @@ void cpu_parallel(struct cpu_ctx *c, size_t work, team_fn *fn, void *arg) {
         team_run(c->team, fn, arg);
 }
 
-uint8_t *cpu_scratch(struct cpu_ctx *c, size_t bytes) {
-    bytes = (bytes + 4095) / 4096 * 4096;
-    if (bytes <= c->scratch_bytes) return c->scratch;
-    free(c->scratch);
-    c->scratch_bytes = bytes;
-    c->scratch = aligned_alloc(4096, bytes * (size_t)team_size(c->team));
-    if (!c->scratch) {
-        struct error e;
-        c->scratch_bytes = 0;
-        error_set(&e, ERR_MEMORY, "no memory for %zu bytes of scratch on each core", bytes);
-        kctx_fail(&c->base, &e);
+/* Memory of `bytes` in place of *at, which has *has; what was there is gone. */
+static bool scratch_new(struct cpu_ctx *c, uint8_t **at, size_t *has, size_t bytes) {
+    free(*at);
+    *at = NULL;
+    if (cpu_memory_scratch(c, *has, bytes)) {
+        *has = bytes;
+        *at = aligned_alloc(SCRATCH_PAGE, bytes);
+        if (*at) return true;
     }
+    cpu_memory_scratch(c, *has, 0);
+    *has = 0;
+    struct error e;
+    error_set(&e, ERR_MEMORY, "rank %d has no memory for %zu bytes of scratch", c->base.rank, bytes);
+    error_note_number(&e, "needed", (int64_t)bytes);
+    kctx_fail(&c->base, &e);
+    return false;
+}
+
+uint8_t *cpu_scratch(struct cpu_ctx *c, size_t bytes) {
+    size_t members = (size_t)team_size(c->team), all = members * c->scratch_bytes;
+    bytes = scratch_round(bytes);
+    if (bytes <= c->scratch_bytes) return c->scratch;
+    bool grown = scratch_new(c, &c->scratch, &all, bytes * members);
+    c->scratch_bytes = grown ? bytes : 0;
     return c->scratch;
 }
 
+bool cpu_narrow_room(struct cpu_ctx *c, size_t bytes) {
+    return bytes <= c->narrow_bytes || scratch_new(c, &c->narrow, &c->narrow_bytes, scratch_round(bytes));
+}
+
 /* --- the table -------------------------------------------------------------------------------- */
+
+void kernels_cpu_figures(struct device_figures *out, int cores) {
+    const struct choice *choice = level_choose(NULL);
+    *out = (struct device_figures){.kind = DEVICE_CPU,
+                                   .bf16 = kernels_cpu_bf16(),
+                                   .cores = cores,
+                                   .int8_rows = choice ? choice->int8->rows : 1,
+                                   .bf16_rows = choice && choice->bf16 ? choice->bf16->rows : 0};
+}
+
+void cpu_figures(const struct kctx *base, struct device_figures *out) {
+    const struct cpu_ctx *c = (const struct cpu_ctx *)base;
+    *out = (struct device_figures){.kind = DEVICE_CPU,
+                                   .bf16 = c->bf16 != NULL,
+                                   .cores = team_size(c->team),
+                                   .int8_rows = c->int8->rows,
+                                   .bf16_rows = c->bf16 ? c->bf16->rows : 0};
+}
 
 static void cpu_upload(struct kctx *c, dev_addr to, const void *from, size_t bytes) {
     if (!kctx_failed(c) && bytes) memcpy(cpu_at(cpu_of(c), to), from, bytes);
@@ -139,6 +173,7 @@ static const struct kernels cpu_kernels = {
     .mem_alloc = cpu_mem_alloc,
     .mem_free = cpu_mem_free,
     .mem_use = cpu_mem_use,
+    .figures = cpu_figures,
     .mem_export = cpu_mem_export,
     .upload = cpu_upload,
     .download = cpu_download,

@@ -133,8 +133,11 @@ static inline void *cpu_at(const struct cpu_ctx *c, dev_addr addr) {
 /* Runs fn on the team, or on the caller alone where the work (in elementary operations) is too
  * small to share. Each item is done whole by one member. */
 void cpu_parallel(struct cpu_ctx *c, size_t work, team_fn *fn, void *arg);
-/* At least bytes of scratch for each member, kept; NULL after kctx_fail. */
+/* At least bytes of scratch for each member, kept; NULL after kctx_fail. How much each operation asks for,
+ * scratch.h says. */
 uint8_t *cpu_scratch(struct cpu_ctx *c, size_t bytes);
+/* At least bytes at c->narrow, kept; false after kctx_fail. */
+bool cpu_narrow_room(struct cpu_ctx *c, size_t bytes);
 static inline uint8_t *cpu_scratch_of(const struct cpu_ctx *c, int member) {
     return c->scratch + c->scratch_bytes * (size_t)member;
 }
@@ -147,6 +150,9 @@ int cpu_mem_alloc(struct kctx *c, enum mem_kind kind, size_t bytes, dev_addr *ou
                   struct error *e);
 void cpu_mem_free(struct kctx *c, dev_addr addr);
 void cpu_mem_use(struct kctx *c, struct mem_use *use);
+void cpu_figures(const struct kctx *c, struct device_figures *out);
+/* Counts scratch memory that grows from `was` bytes; false when the rank may not hold as much. */
+bool cpu_memory_scratch(struct cpu_ctx *c, size_t was, size_t bytes);
 int cpu_mem_export(struct kctx *c, dev_addr addr, const struct mem_share *share,
                    struct mem_handle *out, struct error *e);
 

@@ -1,9 +1,5 @@
 /* y = x w^T: rounds x to what the weights are multiplied with, cuts the panels of all jobs for the team. */
-#include "kernels/cpu/bf16.h"
-#include "kernels/cpu/int8.h"
-#include "kernels/cpu/train.h"
-
-#include <stdlib.h>
+#include "kernels/cpu/scratch.h"
 
 /* x as a linear's jobs read it; of what no job reads, words is NULL. */
 struct narrow {
@@ -55,14 +51,6 @@ static void linear_panels(const struct linear_call *call, const struct linear_jo
 
 /* --- x rounded -------------------------------------------------------------------------------- */
 
-/* Bytes of a row; a whole number of cache lines. */
-static size_t x8_row_bytes(int32_t cols) { return (x8_row_words(cols) * 4 + 63) / 64 * 64; }
-static size_t x16_row_bytes(int32_t cols) { return x16_row_words(cols) * 4; }
-
-static size_t narrow_row_bytes(const struct linear_call *call) {
-    return (call->int8 ? x8_row_bytes(call->cols) : 0) + (call->bf16 ? x16_row_bytes(call->cols) : 0);
-}
-
 /* Rows in groups as even as can be. */
 static int32_t group_rows(int32_t n, int most) {
     int32_t groups = (n + most - 1) / most;
@@ -93,39 +81,9 @@ static struct narrow narrow(const struct linear_call *call, int member, int n_me
     return to;
 }
 
-/* Room for n rows of x, kept; false after kctx_fail. */
-static bool narrow_room(struct cpu_ctx *c, size_t bytes) {
-    if (bytes <= c->narrow_bytes) return true;
-    free(c->narrow);
-    c->narrow_bytes = (bytes + 4095) / 4096 * 4096;
-    c->narrow = aligned_alloc(4096, c->narrow_bytes);
-    if (c->narrow) return true;
-    struct error e;
-    c->narrow_bytes = 0;
-    error_set(&e, ERR_MEMORY, "no memory for %zu bytes of rounded activations", bytes);
-    kctx_fail(&c->base, &e);
-    return false;
-}
-
-/* How many rows are rounded at once: their x stays in the second-level cache while all weights
- * pass by. */
-static int32_t rows_at_once(size_t bytes, size_t row_bytes, int32_t most, int group) {
-    int32_t n = row_bytes == 0 || bytes / row_bytes > (size_t)most ? most : (int32_t)(bytes / row_bytes);
-    return n < group ? group : n / group * group;
-}
-
-static int32_t narrow_rows(const struct linear_call *call) {
-    const struct cpu_ctx *c = call->c;
-    int32_t n = call->T;
-    if (call->int8) {
-        int32_t most = rows_at_once(X8_BYTES, x8_row_bytes(call->cols), X8_ROWS_MAX, c->int8->rows);
-        n = n < most ? n : most;
-    }
-    if (call->bf16) {
-        int32_t most = rows_at_once(X16_BYTES, x16_row_bytes(call->cols), X16_ROWS_MAX, c->bf16->rows);
-        n = n < most ? n : most;
-    }
-    return n;
+/* How many rows a group has at most in what x is rounded to; 0: not rounded to that. */
+static struct narrow_groups narrow_groups(const struct cpu_ctx *c, bool int8, bool bf16) {
+    return (struct narrow_groups){int8 ? c->int8->rows : 0, bf16 ? c->bf16->rows : 0};
 }
 
 /* --- the team --------------------------------------------------------------------------------- */
@@ -149,8 +107,6 @@ static void linear_slice(void *arg, int member, int n_members) {
     }
 }
 
-static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
-
 void cpu_linear(struct kctx *base, const struct linear_job *jobs, int n_jobs, dev_addr x,
                 int32_t T) {
     struct cpu_ctx *c = cpu_of(base);
@@ -160,18 +116,16 @@ void cpu_linear(struct kctx *base, const struct linear_job *jobs, int n_jobs, de
         return;
     }
     struct linear_call call = {.c = c, .jobs = jobs, .n_jobs = n_jobs, .cols = jobs[0].w->cols, .T = T};
-    size_t work = 0, scratch = MATMUL_SCRATCH;
+    size_t work = 0;
     for (int i = 0; i < n_jobs; i++) {
         work += (size_t)jobs[i].w->rows * (size_t)jobs[i].w->cols;
         call.int8 |= takes_int8(c, &jobs[i]);
         call.bf16 |= takes_bf16(c, &jobs[i]);
     }
-    int32_t at_once = narrow_rows(&call);
-    size_t row_bytes = narrow_row_bytes(&call);
-    scratch = larger(scratch, row_bytes);
-    if (call.int8) scratch = larger(scratch, INT8_SCRATCH);
-    if (call.bf16) scratch = larger(scratch, BF16_SCRATCH);
-    if (!narrow_room(c, (size_t)at_once * row_bytes) || !cpu_scratch(c, scratch)) return;
+    struct linear_scratch needed =
+        linear_scratch(narrow_groups(c, call.int8, call.bf16), call.cols, T);
+    int32_t at_once = needed.rows;
+    if (!cpu_narrow_room(c, needed.narrow) || !cpu_scratch(c, needed.member)) return;
     for (int32_t t = 0; t < T; t += at_once) {
         call.first_row = t;
         call.T = T - t < at_once ? T - t : at_once;

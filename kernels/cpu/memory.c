@@ -185,6 +185,14 @@ void cpu_mem_free(struct kctx *base, dev_addr addr) {
     }
 }
 
+bool cpu_memory_scratch(struct cpu_ctx *c, size_t was, size_t bytes) {
+    struct cpu_memory *m = &c->memory;
+    size_t others = memory_used(m) - was;
+    if (bytes > was && (others > m->limit || bytes > m->limit - others)) return false;
+    m->used[MEM_SCRATCH] += bytes - was;
+    return true;
+}
+
 void cpu_mem_use(struct kctx *base, struct mem_use *use) {
     const struct cpu_memory *m = &cpu_of(base)->memory;
     for (int kind = 0; kind < MEM_KIND_COUNT; kind++) use->bytes[kind] = m->used[kind];

@@ -1,5 +1,5 @@
 /* Copies, bf16 and back, dropout, sums of squares, AdamW: loops over elements. */
-#include "kernels/cpu/train.h"
+#include "kernels/cpu/scratch.h"
 
 #include <string.h>
 
@@ -118,9 +118,7 @@ void cpu_dropout(struct kctx *base, dev_addr out, dev_addr x, int32_t T, int32_t
 
 /* --- the step --------------------------------------------------------------------------------- */
 
-/* Pieces are summed by members and added up in their order. */
-enum { SQUARES_PIECE = 1 << 16 };
-
+/* Pieces (SQUARES_PIECE) are summed by members and added up in their order. */
 struct squares_call {
     struct cpu_ctx *c;
     const float *x;
@@ -142,8 +140,8 @@ static void squares_slice(void *arg, int member, int n_members) {
 
 void cpu_sum_squares(struct kctx *base, dev_addr out, dev_addr x, size_t n) {
     struct cpu_ctx *c = cpu_of(base);
-    int64_t n_pieces = (int64_t)((n + SQUARES_PIECE - 1) / SQUARES_PIECE);
-    if (kctx_failed(base) || n == 0 || !cpu_scratch(c, (size_t)n_pieces * sizeof(double))) return;
+    int64_t n_pieces = (int64_t)squares_pieces(n);
+    if (kctx_failed(base) || n == 0 || !cpu_scratch(c, sum_squares_scratch(n))) return;
     struct squares_call call = {c, cpu_at(c, x), (double *)cpu_scratch_of(c, 0), n, n_pieces};
     cpu_parallel(c, n, squares_slice, &call);
     double sum = 0;

@@ -1,6 +1,6 @@
 /* Operations on rows: embedding, norms, rotary positions, activations. Each cuts its rows (or
  * elements) for the team; the arithmetic is in the level. */
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/scratch.h"
 
 #include <math.h>
 #include <string.h>
@@ -45,7 +45,7 @@ static void embed_slice(void *arg, int member, int n_members) {
 void cpu_embed(struct kctx *base, dev_addr out, const struct weight *table, dev_addr ids, int32_t T,
                int32_t first_row, float scale) {
     struct cpu_ctx *c = cpu_of(base);
-    if (kctx_failed(base) || !cpu_scratch(c, K_CHUNK * LANES * sizeof(float))) return;
+    if (kctx_failed(base) || !cpu_scratch(c, EMBED_SCRATCH)) return;
     struct embed_call call = {c,         cpu_panels(c, table), cpu_at(c, ids), cpu_at(c, out), T,
                               first_row, scale};
     cpu_parallel(c, LANES * area(T, table->cols), embed_slice, &call);

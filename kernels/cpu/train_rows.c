@@ -1,5 +1,5 @@
 /* Backward of norms, rotation and activation: cuts rows, or columns where rows are summed. */
-#include "kernels/cpu/train.h"
+#include "kernels/cpu/scratch.h"
 
 static size_t area(int32_t rows, int32_t cols) {
     return (size_t)rows * (size_t)cols;
@@ -51,7 +51,7 @@ void cpu_rmsnorm_dx(struct kctx *base, dev_addr dx, dev_addr dg, dev_addr dy, de
                     dev_addr g, int32_t T, int32_t d, float eps) {
     struct cpu_ctx *c = cpu_of(base);
     /* r of each row, between the two passes, in the first member's scratch */
-    if (kctx_failed(base) || T == 0 || !cpu_scratch(c, (size_t)T * sizeof(float))) return;
+    if (kctx_failed(base) || T == 0 || !cpu_scratch(c, rmsnorm_dx_scratch(T))) return;
     struct rows_call call = {.c = c,
                              .a = cpu_at(c, dx),
                              .x = cpu_at(c, x),

@@ -7,7 +7,7 @@
  * takes moves no bit. */
 #include "kernels/cuda/quant.h"
 
-enum { TILE = WARP_SIZE, SPLIT = 256 };
+enum { TILE = WARP_SIZE, SPLIT = ATTENTION_SPLIT };
 enum { WARPS = 4, RUNS_MAX = 128 };
 
 /* Heads head … head+n-1 read the KV head kv. */
@@ -349,8 +349,7 @@ __global__ void k_attention_merge(struct attention_view a) {
 static bool find_runs(struct head_runs *runs, const int32_t *kv_of_head, int32_t H, int32_t most) {
     runs->n = 0;
     for (int32_t h = 0; h < H;) {
-        int32_t n = 1;
-        while (h + n < H && n < most && kv_of_head[h + n] == kv_of_head[h]) n++;
+        int32_t n = attention_run(kv_of_head, H, h, most);
         if (runs->n == RUNS_MAX) return false;
         runs->at[runs->n++] = {(int16_t)h, (int16_t)n, (int16_t)kv_of_head[h]};
         h += n;
@@ -358,31 +357,20 @@ static bool find_runs(struct head_runs *runs, const int32_t *kv_of_head, int32_t
     return true;
 }
 
-/* Partial results in scratch memory are worth it while the rows alone do not fill the device. */
-static bool worth_splitting(const struct cuda_context *c, const struct attention_view *a, int32_t n_seqs,
-                            int32_t n_runs) {
-    enum { PARTIAL_MAX = 128 << 20 };
-    size_t bytes = (size_t)a->T * (size_t)a->H * (size_t)a->n_splits * (size_t)(2 + a->e) * 4;
-    return n_seqs == a->T && a->n_splits > 1 && a->T * n_runs < 4 * c->n_sms && bytes <= PARTIAL_MAX;
-}
-
 template <class KV, int QW, int NJ>
 static void attention(struct cuda_context *c, struct attention_view a, const int32_t *kv_of_head,
                       int32_t n_seqs) {
     struct head_runs runs;
-    if (!find_runs(&runs, kv_of_head, a.H, QW * WARPS)) {
+    if (!find_runs(&runs, kv_of_head, a.H, attention_heads(a.e))) {
         cuda_refuse(c, "attention with more than %d runs of heads on a rank", RUNS_MAX);
         return;
     }
     int32_t most = 1;
     for (int i = 0; i < runs.n; i++) most = max(most, (int32_t)runs.at[i].n);
     a.rows_per_block = n_seqs == a.T ? 1 : QW * WARPS / most;
-    bool split = worth_splitting(c, &a, n_seqs, runs.n);
-    if (split) {
-        size_t floats = (size_t)a.T * (size_t)a.H * (size_t)a.n_splits * (size_t)(2 + a.e);
-        a.partial = cuda_scratch(c, floats * 4);
-        if (!a.partial) return;
-    }
+    size_t partial = n_seqs == a.T ? attention_partial(c->n_sms, a.T, a.H, a.e, runs.n, a.n_splits) : 0;
+    bool split = partial > 0;
+    if (split && !(a.partial = cuda_scratch(c, partial))) return;
     int32_t whole = (a.e + 3) / 4 * 4;
     size_t shared = sizeof(float) * (size_t)(QW * WARPS * (whole + TILE) + TILE * tile_stride(a.e));
     dim3 grid(blocks_for((size_t)a.T, (size_t)a.rows_per_block), (unsigned)runs.n,
@@ -414,7 +402,7 @@ void cuda_attention(struct kctx *base, dev_addr out, int32_t out_stride, dev_add
     a.pos = rows->pos, a.seq = rows->seq, a.blocks = rows->blocks;
     a.T = rows->n_rows, a.H = H, a.K = kv->n_heads, a.e = kv->head_dim;
     a.block_size = kv->block_size, a.max_blocks = rows->max_blocks, a.window = window;
-    a.n_splits = (int32_t)blocks_for((size_t)rows->max_blocks * (size_t)kv->block_size, SPLIT);
+    a.n_splits = attention_splits(rows->max_blocks, kv->block_size);
     a.out_stride = out_stride;
     a.scale = scale;
     if (kv->type == DTYPE_F32) attention_of<float>(c, a, kv_of_head, rows->n_seqs);

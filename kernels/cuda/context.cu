@@ -48,34 +48,6 @@ void cuda_refuse(struct cuda_context *c, const char *format, ...) {
     kctx_fail(&c->base, &e);
 }
 
-/* --- scratch -------------------------------------------------------------------------------------- */
-
-dev_addr cuda_scratch(struct cuda_context *c, size_t bytes) {
-    if (bytes <= c->scratch_bytes) return c->scratch;
-    void *grown = nullptr;
-#ifdef TPD_CUSIM
-    bytes = align_to(bytes, 256); /* so that an access behind the end is seen */
-#else
-    bytes = align_to(bytes, 1 << 20);
-#endif
-    if (!cuda_check(c, cudaStreamSynchronize(c->stream), "waiting for scratch memory")) return 0;
-    cuda_graphs_forget(c);
-    cudaFree(reinterpret_cast<void *>(c->scratch));
-    c->scratch = 0;
-    c->scratch_bytes = 0;
-    if (cudaMalloc(&grown, bytes) != cudaSuccess) {
-        struct error e;
-        cudaGetLastError();
-        error_set(&e, ERR_MEMORY, "%s has no memory for %zu bytes of scratch", c->name, bytes);
-        error_note_number(&e, "needed", (int64_t)bytes);
-        kctx_fail(&c->base, &e);
-        return 0;
-    }
-    c->scratch = reinterpret_cast<dev_addr>(grown);
-    c->scratch_bytes = bytes;
-    return c->scratch;
-}
-
 /* --- the table ------------------------------------------------------------------------------------ */
 
 static void cuda_close(struct kctx *base) {
@@ -85,11 +57,22 @@ static void cuda_close(struct kctx *base) {
     if (c->stream) cudaStreamSynchronize(c->stream);
     cuda_graphs_forget(c);
     if (c->blas) cublasDestroy(c->blas);
-    cudaFree(c->blas_workspace);
-    cudaFree(reinterpret_cast<void *>(c->scratch));
     cuda_memory_close(c);
+    cuda_bus_close(c);
     if (c->stream) cudaStreamDestroy(c->stream);
     free(c);
+}
+
+static void cuda_figures(const struct kctx *base, struct device_figures *out) {
+    const struct cuda_context *c = cuda_of(const_cast<struct kctx *>(base));
+    *out = {};
+    out->kind = DEVICE_CUDA;
+    out->bf16 = !c->same_bits;
+    out->n_sms = c->n_sms;
+    out->same_bits = c->same_bits;
+    out->converted_tile = CONVERTED_TILE;
+    out->blas_bytes = BLAS_WORKSPACE_BYTES;
+    out->scratch_grain = SCRATCH_GRAIN;
 }
 
 static struct kernels make_kernels() {
@@ -97,7 +80,9 @@ static struct kernels make_kernels() {
     k.name = "cuda";
     k.mem_alloc = cuda_mem_alloc;
     k.mem_free = cuda_mem_free;
+    k.mem_reserve = cuda_mem_reserve;
     k.mem_use = cuda_mem_use;
+    k.figures = cuda_figures;
     k.mem_export = cuda_mem_export;
     k.upload = cuda_upload;
     k.download = cuda_download;
@@ -132,12 +117,8 @@ static const struct kernels cuda_kernels = make_kernels();
 static int open_stream(struct cuda_context *c, struct error *e) {
     cudaError_t rc = cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking);
     if (rc != cudaSuccess) return device_error(e, c->name, "making a stream", rc);
-    if ((rc = cudaMalloc(&c->blas_workspace, BLAS_WORKSPACE_BYTES)) != cudaSuccess)
-        return device_error(e, c->name, "allocating cuBLAS's workspace", rc);
     if (cublasCreate(&c->blas) != CUBLAS_STATUS_SUCCESS ||
-        cublasSetStream(c->blas, c->stream) != CUBLAS_STATUS_SUCCESS ||
-        cublasSetWorkspace(c->blas, c->blas_workspace, BLAS_WORKSPACE_BYTES) !=
-            CUBLAS_STATUS_SUCCESS)
+        cublasSetStream(c->blas, c->stream) != CUBLAS_STATUS_SUCCESS)
         return error_set(e, ERR_DEVICE, "%s: cuBLAS cannot be opened", c->name);
     return 0;
 }
@@ -200,7 +181,8 @@ static int open_device(struct cuda_context *c, const struct cuda_options *option
     c->n_sms = p.multiProcessorCount;
     c->shared_max = p.sharedMemPerBlockOptin;
     code = open_stream(c, e);
-    return code ? code : cuda_memory_open(c, options->memory_limit, e);
+    cuda_memory_open(c, options->memory_limit);
+    return code ? code : cuda_bus_open(c, e);
 }
 
 static int cuda_open(struct kctx **out, int rank, const struct cuda_options *options,

@@ -1,6 +1,7 @@
 /* kernels/cuda/cuda.h: inside of the CUDA backend.
  *
- * context.cu opens a device, memory.cu has its memory and what crosses the bus, weights.cu the matrices.
+ * context.cu opens a device, memory.cu has its memory, bus.cu what crosses the bus, scratch.cu what operations work in
+ * beside their operands, weights.cu the matrices.
  * Operations are in the other .cu files, each kernel with the bytes it moves and the FLOPs it does, in
  * the words of kernels.h. An operation only enqueues on the context's stream:
  *
@@ -18,22 +19,28 @@
 #ifndef TPD_KERNELS_CUDA_CUDA_H
 #define TPD_KERNELS_CUDA_CUDA_H
 
+#include "base/carve.h"
 #include "kernels/kernels.h"
 
 #include "kernels/cuda/port.h"
+#include "kernels/cuda/sizes.h"
 
 #include <cublas_v2.h>
 
 struct cuda_allocation {
     dev_addr at;
-    size_t bytes;
+    size_t bytes; /* a multiple of CARVE_ALIGN */
     enum mem_kind kind;
 };
 
+/* The rank's arena: what mem_reserve takes from the device at once (two stretches, see stretch_of in
+ * memory.cu), and further stretches where more is needed later. All allocations and all scratch memory are
+ * pieces of it. */
 struct cuda_memory {
     size_t limit; /* bytes this rank may hold; 0 = no limit but the device's */
     size_t used[MEM_KIND_COUNT];
-    size_t device_total, device_free; /* as of the last allocation or release */
+    size_t device_total, device_free; /* as of the last time that a stretch came or went */
+    struct carve arena;
     struct cuda_allocation *live;
     int n_live, max_live;
 };
@@ -42,10 +49,8 @@ struct cuda_memory {
  * writer comes back to it after a turn, it waits for the copies out of it (its event). */
 #ifdef TPD_CUSIM
 enum { UPLOAD_SEGMENTS = 4, UPLOAD_SEGMENT_BYTES = 16 << 10, DOWNLOAD_BYTES = 64 << 10 };
-enum { BLAS_WORKSPACE_BYTES = 256 };
 #else
 enum { UPLOAD_SEGMENTS = 16, UPLOAD_SEGMENT_BYTES = 1 << 20, DOWNLOAD_BYTES = 4 << 20 };
-enum { BLAS_WORKSPACE_BYTES = 32 << 20 };
 #endif
 struct upload_ring {
     uint8_t *host;
@@ -89,11 +94,10 @@ struct cuda_context {
     bool bf16;         /* bf16_products: only without same_bits */
     cudaStream_t stream;
     cublasHandle_t blas;
-    void *blas_workspace;
     struct cuda_memory memory;
     struct upload_ring up;
     struct download_buffer down;
-    dev_addr scratch;
+    dev_addr scratch, blas_workspace; /* MEM_SCRATCH; 0: not yet needed */
     size_t scratch_bytes;
     struct cuda_graphs graphs;
 
@@ -115,17 +119,16 @@ static inline bool cuda_launched(struct cuda_context *c, const char *what) {
     return cuda_check(c, cudaGetLastError(), what);
 }
 /* At least bytes of device memory, 256-byte aligned, for one operation: the next one that asks gets the
- * same. It is not cleared. Grows by a synchronisation, and moves: what was recorded with the old address
- * must not run again. 0 after kctx_fail. */
+ * same. It is not cleared. Where mem_reserve was not told of as much (sizes.h), it grows by a
+ * synchronisation, and moves: what was recorded with the old address must not run again. 0 after kctx_fail. */
 dev_addr cuda_scratch(struct cuda_context *c, size_t bytes);
+/* Makes all scratch memory, cuBLAS's workspace with it, as large as a plan reckons. */
+int cuda_scratch_reserve(struct cuda_context *c, size_t bytes, struct error *e);
+/* Gives cuBLAS its workspace, before the first product; false after kctx_fail. */
+bool cuda_blas_ready(struct cuda_context *c);
 /* Marks the context with ERR_INTERNAL: a call that no caller should make. */
 void cuda_refuse(struct cuda_context *c, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-
-static inline unsigned blocks_for(size_t n, size_t per_block) {
-    return (unsigned)((n + per_block - 1) / per_block);
-}
-static inline size_t align_to(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
 /* Recorded steps know addresses: called before any is given back. */
 void cuda_graphs_forget(struct cuda_context *c);
@@ -145,11 +148,17 @@ void cuda_dequantise(struct cuda_context *c, dev_addr out, bool as_f32, const st
 
 /* --- operations: as in kernels.h -------------------------------------------------------------------- */
 
-int cuda_memory_open(struct cuda_context *c, size_t limit, struct error *e);
+void cuda_memory_open(struct cuda_context *c, size_t limit);
 void cuda_memory_close(struct cuda_context *c);
+int cuda_bus_open(struct cuda_context *c, struct error *e);
+void cuda_bus_close(struct cuda_context *c);
 int cuda_mem_alloc(struct kctx *c, enum mem_kind kind, size_t bytes, dev_addr *out, struct error *e);
 void cuda_mem_free(struct kctx *c, dev_addr addr);
+int cuda_mem_reserve(struct kctx *c, const struct mem_use *planned, struct error *e);
 void cuda_mem_use(struct kctx *c, struct mem_use *use);
+/* A piece of the arena that is not cleared; cuda_mem_free gives it back. */
+int cuda_piece_take(struct cuda_context *c, enum mem_kind kind, size_t bytes, dev_addr *out,
+                    struct error *e);
 int cuda_mem_export(struct kctx *c, dev_addr addr, const struct mem_share *share,
                     struct mem_handle *out, struct error *e);
 void cuda_upload(struct kctx *c, dev_addr to, const void *from, size_t bytes);

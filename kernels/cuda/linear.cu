@@ -10,7 +10,7 @@
  * In training with bf16_products every product is one of cuBLAS's in bf16. */
 #include "kernels/cuda/quant.h"
 
-enum { OWN_ROWS = 32, GROUP_ROWS = 8 };
+enum { GROUP_ROWS = 8 };
 enum { WARPS = 4, ROWS_PER_WARP = 2, TILE_UNITS = WARP_SIZE, TILE = TILE_UNITS * UNIT };
 /* A unit of x in shared memory is followed by 4 floats, so that eight lanes that read 16 bytes each of
  * eight units meet 32 banks. */
@@ -102,6 +102,7 @@ static void matvec_rows(struct cuda_context *c, const struct linear_job *job, de
 void cuda_product(struct cuda_context *c, dev_addr out, int32_t ldo, dev_addr x, dev_addr w, int32_t ldw,
                   enum dtype type, int32_t T, int32_t rows, int32_t cols, float beta) {
     float one = 1;
+    if (!cuda_blas_ready(c)) return;
     cudaDataType number = type == DTYPE_F32   ? CUDA_R_32F
                           : type == DTYPE_F16 ? CUDA_R_16F
                                               : CUDA_R_16BF;
@@ -143,37 +144,27 @@ __global__ void k_add_bias(ptr<float> y, ptr<const float> bias, int32_t rows, si
     y[(int64_t)i] += b;
 }
 
-/* At most so many elements of a quantised matrix are dequantised at a time: 64 MB, some of which the
- * product still finds in the second-level cache. */
-enum { DEQUANT_TILE = 32 << 20 };
-
-static int32_t tile_rows(const struct weight *w) {
-    int32_t n = DEQUANT_TILE / (w->cols > 0 ? w->cols : 1);
-    return n < 1 ? 1 : n < w->rows ? n : w->rows;
-}
-
 /* x in the type that the product takes: as it is, or narrowed at the start of scratch. */
 static void product_rows(struct cuda_context *c, const struct linear_job *job, dev_addr x, int32_t T) {
     const struct weight *w = job->w;
-    enum dtype type = c->bf16 || dtype_is_quantised(w->type) ? DTYPE_BF16 : w->type;
-    bool converted = type != w->type;
+    enum dtype type = linear_type(w->type, c->bf16);
     if (type == DTYPE_F32) {
         cuda_product(c, job->y, w->rows, x, w->data, plain_ld(type, w->cols), type, T, w->rows, w->cols,
                      0);
         return;
     }
-    size_t x_bytes = align_to((size_t)T * (size_t)w->cols * 2, 256);
-    size_t w_bytes = converted ? (size_t)tile_rows(w) * (size_t)w->cols * 2 : 0;
-    dev_addr narrow = cuda_scratch(c, x_bytes + w_bytes), tile = narrow + x_bytes;
+    struct factor_bytes bytes = linear_bytes(w->type, w->rows, w->cols, T, c->bf16);
+    dev_addr narrow = cuda_scratch(c, bytes.first + bytes.second), tile = narrow + bytes.first;
     if (!narrow) return;
     cuda_narrow(c, narrow, type, x, (size_t)T * (size_t)w->cols);
-    if (!converted) {
+    if (type == w->type) {
         cuda_product(c, job->y, w->rows, narrow, w->data, plain_ld(type, w->cols), type, T, w->rows,
                      w->cols, 0);
         return;
     }
-    for (int32_t row = 0; row < w->rows; row += tile_rows(w)) {
-        int32_t n = w->rows - row < tile_rows(w) ? w->rows - row : tile_rows(w);
+    int32_t at_once = rows_at_once(DEQUANT_TILE, w->rows, w->cols);
+    for (int32_t row = 0; row < w->rows; row += at_once) {
+        int32_t n = w->rows - row < at_once ? w->rows - row : at_once;
         cuda_dequantise(c, tile, false, w, row, n);
         cuda_product(c, job->y + (dev_addr)row * 4, w->rows, narrow, tile, w->cols, type, T, n, w->cols,
                      0);
@@ -195,7 +186,7 @@ void cuda_linear(struct kctx *base, const struct linear_job *jobs, int n_jobs, d
     for (int i = 0; i < n_jobs; i++) {
         const struct linear_job *job = &jobs[i];
         if (job->w->rows <= 0) continue;
-        if (c->same_bits || (T <= OWN_ROWS && !c->bf16) || job->w->cols == 0)
+        if (linear_by_own(c->same_bits, c->bf16, job->w->cols, T))
             with_type(job->w->type,
                       [&](auto type) { matvec_rows<decltype(type)::value>(c, job, x, T); });
         else product_job(c, job, x, T);

@@ -39,6 +39,14 @@ using cusim::sptr;
 #define LAUNCH_RESIDENT(kernel, grid, block, shared_bytes, stream, ...)                            \
     cusim_launch(#kernel, grid, block, shared_bytes, stream, true, kernel, __VA_ARGS__)
 
+/* Of a stretch of device memory that is one allocation to the driver: [address, address + bytes) is a piece,
+ * an access to which is not one to its neighbours; it is none any more; and, in the order of the stream, it
+ * holds nothing and has so many bytes. On hardware nothing needs to be said. */
+#define PIECE_NEW(address, bytes) ::cusim::piece_new(address, bytes)
+#define PIECE_END(address) ::cusim::piece_end(address)
+#define PIECE_AGAIN(on, address, bytes)                                                            \
+    ::cusim::piece_again(reinterpret_cast<::cusim::stream *>(on), address, bytes)
+
 /* Arguments are taken at the launch, as the device takes them: what they were made of may be gone when the
  * kernel runs. */
 template <class K, class... Args>
@@ -89,6 +97,10 @@ template <class T> using sptr = T *;
 /* The launcher sees to it that the grid fits beside nothing else (cuda_resident_blocks). */
 #define LAUNCH_RESIDENT(kernel, grid, block, shared_bytes, stream, ...)                            \
     kernel<<<grid, block, shared_bytes, stream>>>(__VA_ARGS__)
+
+#define PIECE_NEW(address, bytes) ((void)0)
+#define PIECE_END(address) ((void)0)
+#define PIECE_AGAIN(on, address, bytes) ((void)0)
 
 template <class T, class U> __device__ __forceinline__ ptr<T> as(U *p) {
     return reinterpret_cast<T *>(p);

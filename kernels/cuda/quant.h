@@ -17,28 +17,6 @@
 
 enum { UNIT = 32 };
 
-struct quant_format {
-    int block, block_bytes;  /* of the file */
-    int low_bits, high_bits; /* high_bits 0: none */
-    int sub_at, sub_bytes;   /* where the file's block has packed sub-scales; 0 bytes: none */
-    int d_at, d_bytes;       /* and its f16 scale, with the minimum behind it when 4 bytes */
-    int codes;               /* what a code is less than */
-};
-
-/* Constants for the compiler in kernels that are templates on the type. */
-__host__ __device__ constexpr struct quant_format quant_format(enum dtype type) {
-    return type == DTYPE_Q8_0   ? (struct quant_format){32, 34, 8, 0, 0, 0, 0, 2, 256}
-           : type == DTYPE_Q4_0 ? (struct quant_format){32, 18, 4, 0, 0, 0, 0, 2, 16}
-           : type == DTYPE_Q4_1 ? (struct quant_format){32, 20, 4, 0, 0, 0, 0, 4, 16}
-           : type == DTYPE_Q5_0 ? (struct quant_format){32, 22, 4, 1, 0, 0, 0, 2, 32}
-           : type == DTYPE_Q5_1 ? (struct quant_format){32, 24, 4, 1, 0, 0, 0, 4, 32}
-           : type == DTYPE_Q2_K ? (struct quant_format){256, 84, 2, 0, 0, 16, 80, 4, 4}
-           : type == DTYPE_Q3_K ? (struct quant_format){256, 110, 2, 1, 96, 12, 108, 2, 8}
-           : type == DTYPE_Q4_K ? (struct quant_format){256, 144, 4, 0, 4, 12, 0, 4, 16}
-           : type == DTYPE_Q5_K ? (struct quant_format){256, 176, 4, 1, 4, 12, 0, 4, 32}
-                                : (struct quant_format){256, 210, 4, 2, 192, 16, 208, 2, 64};
-}
-
 /* A matrix for kernels. Plain types use data and ld alone. */
 struct matrix_view {
     int32_t rows, cols;
@@ -46,36 +24,17 @@ struct matrix_view {
     uint64_t data, high, sub, d;
 };
 
-static inline size_t plain_size(enum dtype type) { return type == DTYPE_F32 ? 4 : 2; }
-/* Elements from row to row of a plain matrix. */
-static inline int32_t plain_ld(enum dtype type, int32_t cols) {
-    return (int32_t)align_to((size_t)cols, 16 / plain_size(type));
-}
-
 static inline struct matrix_view matrix_view(const struct weight *w) {
     struct matrix_view m = {w->rows, w->cols, w->cols, w->data, 0, 0, 0};
     if (!dtype_is_quantised(w->type)) {
         m.ld = plain_ld(w->type, w->cols);
         return m;
     }
-    struct quant_format f = quant_format(w->type);
-    size_t n = (size_t)w->rows * (size_t)w->cols, blocks = n / (size_t)f.block;
-    m.high = m.data + align_to(n * (size_t)f.low_bits / 8, 256);
-    m.sub = m.high + align_to(n * (size_t)f.high_bits / 8, 256);
-    m.d = m.sub + align_to(blocks * (size_t)f.sub_bytes, 256);
+    struct matrix_places at = matrix_places(w->type, w->rows, w->cols);
+    m.high = m.data + at.high;
+    m.sub = m.data + at.sub;
+    m.d = m.data + at.d;
     return m;
-}
-
-static inline size_t matrix_bytes(enum dtype type, int32_t rows, int32_t cols) {
-    if (!dtype_is_quantised(type))
-        return (size_t)rows * (size_t)plain_ld(type, cols) * plain_size(type);
-    struct weight w = {};
-    w.type = type;
-    w.rows = rows;
-    w.cols = cols;
-    struct quant_format f = quant_format(type);
-    size_t blocks = (size_t)rows * (size_t)cols / (size_t)f.block;
-    return (size_t)matrix_view(&w).d + blocks * (size_t)f.d_bytes;
 }
 
 /* The KV cache in q8 has the blocks of Q8_0 files: an f16 scale and 32 signed codes. This stands for one byte. */

@@ -14,7 +14,7 @@ extern "C" {
 
 /* Raised when anything below, struct kernels or struct kctx changes: a library of another build is
  * refused, not called. */
-enum { CUDA_TABLE_VERSION = 3 };
+enum { CUDA_TABLE_VERSION = 4 };
 
 struct cuda_device {
     char name[64]; /* "NVIDIA H100 80GB HBM3" */

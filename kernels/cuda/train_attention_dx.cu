@@ -176,13 +176,13 @@ __global__ void k_attention_add(struct rows_attention a) {
 
 /* --- the launch ------------------------------------------------------------------------------------------ */
 
-/* Tiles of keys and KV heads alone may leave most of the device without work. */
-static void split_heads(const struct cuda_context *c, struct rows_attention *a, unsigned tiles) {
+static void split_heads(const struct cuda_context *c, struct rows_attention *a) {
+    static_assert((int)TILE == (int)ROWS_TILE, "as plans count");
     int32_t readers[TRAIN_HEADS_MAX] = {0}, most = 1;
     for (int32_t h = 0; h < a->H; h++) most = max(most, ++readers[a->kv_of_head[h]]);
-    int32_t wanted = (int32_t)(2 * (unsigned)c->n_sms / (tiles * (unsigned)a->K));
-    a->heads_per_split = (most + max(wanted, 1) - 1) / max(wanted, 1);
-    a->n_splits = (most + a->heads_per_split - 1) / a->heads_per_split;
+    struct heads_split split = heads_split(c->n_sms, a->T, a->K, most);
+    a->heads_per_split = split.heads;
+    a->n_splits = split.n;
 }
 
 static void launch_dx(struct cuda_context *c, const struct rows_attention &a, unsigned tiles) {
@@ -209,12 +209,11 @@ void cuda_attention_rows_dx(struct kctx *base, dev_addr dq, dev_addr dk, dev_add
     a.dout = dout, a.dq = dq, a.dk = dk, a.dv = dv;
     a.out_stride = out_stride, a.scale = scale, a.window = window;
     unsigned tiles = blocks_for((size_t)T, TILE);
-    split_heads(c, &a, tiles);
-    size_t dot_bytes = align_to((size_t)T * (size_t)H * sizeof(float), 256);
-    size_t of_splits = a.n_splits > 1 ? 2 * (size_t)a.n_splits * (size_t)T * (size_t)K * (size_t)e * 4 : 0;
-    a.dot = cuda_scratch(c, dot_bytes + of_splits + 256);
+    split_heads(c, &a);
+    struct factor_bytes bytes = rows_dx_bytes(T, H, K, e, a.n_splits);
+    a.dot = cuda_scratch(c, bytes.first + bytes.second);
     if (!a.dot) return;
-    a.partial = a.dot + dot_bytes;
+    a.partial = a.dot + bytes.first;
     if (H > 0) LAUNCH(k_attention_dot, blocks_for((size_t)T * (size_t)H, 4), 4 * WARP_SIZE, 0, c->stream, a);
     launch_dx(c, a, tiles);
     cuda_launched(c, "attention_rows_dx");

@@ -141,8 +141,7 @@ void cuda_dropout(struct kctx *base, dev_addr out, dev_addr x, int32_t T, int32_
 
 /* --- sums of squares ------------------------------------------------------------------------------------ */
 
-/* A block sums a piece; pieces are added up in one order by one block. */
-enum { SQUARES_PIECE = 1 << 15 };
+/* A block sums a piece (SQUARES_RUN); pieces are added up in one order by one block. */
 
 /* scratch: WARP_SIZE doubles. */
 static __device__ __forceinline__ double block_sum_double(double x, sptr<double> scratch) {
@@ -159,7 +158,7 @@ static __device__ __forceinline__ double block_sum_double(double x, sptr<double>
 /* Bytes: 4 * n. FLOPs: 2 * n, in double. */
 __global__ void k_square_pieces(ptr<double> pieces, ptr<const float> x, size_t n, bool aligned) {
     SHARED(double, scratch, WARP_SIZE);
-    int64_t from = (int64_t)blockIdx.x * SQUARES_PIECE, to = min((int64_t)n, from + SQUARES_PIECE);
+    int64_t from = (int64_t)blockIdx.x * SQUARES_RUN, to = min((int64_t)n, from + SQUARES_RUN);
     double sum = 0;
     for (int64_t i = from + 4 * (int64_t)threadIdx.x; i < to; i += 4 * (int64_t)blockDim.x) {
         float4 v = load_four(x, i, to, aligned && i + 4 <= to);
@@ -185,9 +184,9 @@ __global__ void k_add_pieces(ptr<float> out, ptr<const double> pieces, int32_t n
 void cuda_sum_squares(struct kctx *base, dev_addr out, dev_addr x, size_t n) {
     if (n == 0 || !cuda_begin(base)) return;
     struct cuda_context *c = cuda_of(base);
-    unsigned n_pieces = blocks_for(n, SQUARES_PIECE);
+    unsigned n_pieces = blocks_for(n, SQUARES_RUN);
     bool aligned = x % 16 == 0;
-    dev_addr pieces = cuda_scratch(c, n_pieces * sizeof(double));
+    dev_addr pieces = cuda_scratch(c, sum_squares_bytes(n));
     if (!pieces) return;
     LAUNCH(k_square_pieces, n_pieces, THREADS, 0, c->stream, ptr<double>(pieces), ptr<const float>(x), n,
            aligned);

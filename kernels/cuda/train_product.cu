@@ -72,6 +72,7 @@ static void own_product(struct cuda_context *c, const struct train_product &p) {
 
 /* Column-major, what stands here is its transpose: out^T = op(b)^T op(a)^T. */
 static void library_product(struct cuda_context *c, const struct train_product &p) {
+    if (!cuda_blas_ready(c)) return;
     cudaDataType number = p.type == DTYPE_F32 ? CUDA_R_32F : CUDA_R_16BF;
     cublasStatus_t rc = cublasGemmEx(
         c->blas, p.b.turned ? CUBLAS_OP_T : CUBLAS_OP_N, p.a.turned ? CUBLAS_OP_T : CUBLAS_OP_N, p.N, p.M, p.K,
@@ -86,20 +87,6 @@ static void multiply(struct cuda_context *c, const struct train_product &p) {
     else library_product(c, p);
 }
 
-/* At most so many elements of a matrix are converted at a time, so that the product still finds most of them
- * in the second-level cache. */
-#ifdef TPD_CUSIM
-enum { CONVERTED_TILE = 4 << 10 }; /* so that small matrices have several */
-#else
-enum { CONVERTED_TILE = 16 << 20 };
-#endif
-
-/* Rows of a matrix [rows, cols] that are converted at a time. */
-static int32_t converted_rows(int32_t rows, int32_t cols) {
-    int32_t n = CONVERTED_TILE / cols;
-    return n < 1 ? 1 : n < rows ? n : rows;
-}
-
 /* --- operations ------------------------------------------------------------------------------------------ */
 
 void cuda_bf16_products(struct kctx *base, bool on) {
@@ -110,15 +97,15 @@ void cuda_bf16_products(struct kctx *base, bool on) {
 /* p, of f32 factors, with both rounded to bf16: a as a whole (it is of a step's rows), b, which may be a matrix
  * of the model, piece by piece. Its pieces are columns of out, or steps of the sum. */
 static void multiply_rounded(struct cuda_context *c, struct train_product p) {
-    size_t n_a = (size_t)p.M * (size_t)p.K, a_bytes = align_to(2 * n_a, 256);
     struct factor all = p.b;
-    int32_t at_once = converted_rows(all.rows, all.cols);
-    dev_addr narrow = cuda_scratch(c, a_bytes + 2 * (size_t)at_once * (size_t)all.cols), out = p.out;
+    struct factor_bytes bytes = matmul_bytes(CONVERTED_TILE, p.M, p.K, all.rows, all.cols);
+    int32_t at_once = rows_at_once(CONVERTED_TILE, all.rows, all.cols);
+    dev_addr narrow = cuda_scratch(c, bytes.first + bytes.second), out = p.out;
     if (!narrow) return;
-    cuda_train_narrow(&c->base, narrow, p.a.at, n_a);
+    cuda_train_narrow(&c->base, narrow, p.a.at, (size_t)p.M * (size_t)p.K);
     p.type = DTYPE_BF16;
     p.a.at = narrow;
-    p.b.at = narrow + a_bytes;
+    p.b.at = narrow + bytes.first;
     for (int32_t row = 0; row < all.rows; row += at_once) {
         p.b.rows = all.rows - row < at_once ? all.rows - row : at_once;
         size_t before = (size_t)row * (size_t)all.cols;
@@ -156,21 +143,21 @@ static void job_dx(struct cuda_context *c, const struct linear_job *job, dev_add
     const struct weight *w = job->w;
     enum dtype type = c->bf16 ? DTYPE_BF16 : DTYPE_F32;
     bool converted = w->type != type;
-    size_t size = type == DTYPE_BF16 ? 2 : 4, n_y = (size_t)T * (size_t)w->rows;
-    size_t y_bytes = type == DTYPE_BF16 ? align_to(2 * n_y, 256) : 0;
-    int32_t at_once = converted ? converted_rows(w->rows, w->cols) : w->rows;
-    size_t w_bytes = converted ? size * (size_t)at_once * (size_t)w->cols : 0;
-    dev_addr scratch = y_bytes + w_bytes ? cuda_scratch(c, y_bytes + w_bytes) : 0, y = job->y;
-    if (y_bytes + w_bytes && !scratch) return;
-    if (y_bytes) {
-        cuda_train_narrow(&c->base, scratch, y, n_y);
+    size_t size = type == DTYPE_BF16 ? 2 : 4;
+    struct factor_bytes bytes = linear_dx_bytes(CONVERTED_TILE, w->type, w->rows, w->cols, T, c->bf16);
+    size_t needed = bytes.first + bytes.second;
+    int32_t at_once = converted ? rows_at_once(CONVERTED_TILE, w->rows, w->cols) : w->rows;
+    dev_addr scratch = needed ? cuda_scratch(c, needed) : 0, y = job->y;
+    if (needed && !scratch) return;
+    if (bytes.first) {
+        cuda_train_narrow(&c->base, scratch, y, (size_t)T * (size_t)w->rows);
         y = scratch;
     }
     for (int32_t row = 0; row < w->rows; row += at_once, beta = 1) {
         int32_t n = w->rows - row < at_once ? w->rows - row : at_once;
         struct factor b = {w->data, n, w->cols, plain_ld(type, w->cols), false};
         if (converted) {
-            b.at = scratch + y_bytes;
+            b.at = scratch + bytes.first;
             b.ld = w->cols;
             cuda_dequantise(c, b.at, type == DTYPE_F32, w, row, n);
         }

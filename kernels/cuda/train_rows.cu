@@ -6,7 +6,7 @@
 
 /* Rows are cut into chunks at fixed places. A block has a chunk and 128 columns; its warps take every eighth
  * row. */
-enum { CHUNK_ROWS = 256, CHUNK_COLS = 4 * WARP_SIZE, SUM_WARPS = 8 };
+enum { CHUNK_COLS = 4 * WARP_SIZE, SUM_WARPS = 8 };
 
 /* out[chunk, n] = (add: +=) the sum over the chunk's rows of x, or with y of x * y * r[row]. Bytes: 4 (with y
  * 8) * T * n. FLOPs: 1 (3) * T * n. */
@@ -54,12 +54,7 @@ __global__ void k_add_chunks(ptr<float> out, ptr<const float> chunks, int32_t n_
     out[i] = sum;
 }
 
-static size_t chunk_bytes(int32_t T, int32_t n) {
-    size_t n_chunks = blocks_for((size_t)T, CHUNK_ROWS);
-    return n_chunks > 1 ? n_chunks * (size_t)n * sizeof(float) : 0;
-}
-
-/* chunks: chunk_bytes of scratch. */
+/* chunks: col_sum_bytes of scratch. */
 static void sum_columns(struct cuda_context *c, dev_addr out, dev_addr x, dev_addr y, dev_addr r, int32_t T,
                         int32_t n, dev_addr chunks) {
     unsigned n_chunks = blocks_for((size_t)T, CHUNK_ROWS);
@@ -75,7 +70,7 @@ static void sum_columns(struct cuda_context *c, dev_addr out, dev_addr x, dev_ad
 void cuda_col_sum(struct kctx *base, dev_addr out, dev_addr x, int32_t T, int32_t n) {
     if (T <= 0 || n <= 0 || !cuda_begin(base)) return;
     struct cuda_context *c = cuda_of(base);
-    size_t bytes = chunk_bytes(T, n);
+    size_t bytes = col_sum_bytes(T, n);
     dev_addr chunks = bytes ? cuda_scratch(c, bytes) : 0;
     if (bytes && !chunks) return;
     sum_columns(c, out, x, 0, 0, T, n, chunks);
@@ -114,14 +109,14 @@ void cuda_rmsnorm_dx(struct kctx *base, dev_addr dx, dev_addr dg, dev_addr dy, d
                      int32_t T, int32_t d, float eps) {
     if (T <= 0 || d <= 0 || !cuda_begin(base)) return;
     struct cuda_context *c = cuda_of(base);
-    size_t r_bytes = align_to((size_t)T * sizeof(float), 256);
-    dev_addr r = dg ? cuda_scratch(c, r_bytes + chunk_bytes(T, d)) : 0;
+    struct factor_bytes bytes = rmsnorm_dx_bytes(T, d);
+    dev_addr r = dg ? cuda_scratch(c, bytes.first + bytes.second) : 0;
     if (dg && !r) return;
     unsigned threads = (unsigned)min((size_t)512, align_to((size_t)(d + 3) / 4, WARP_SIZE));
     bool whole = d % 4 == 0 && (dx | dy | x | g) % 16 == 0;
     LAUNCH(k_rmsnorm_dx, (unsigned)T, threads, 0, c->stream, ptr<float>(dx), ptr<const float>(dy),
            ptr<const float>(x), ptr<const float>(g), ptr<float>(r), d, eps, whole);
-    if (dg) sum_columns(c, dg, x, dy, r, T, d, r + r_bytes);
+    if (dg) sum_columns(c, dg, x, dy, r, T, d, r + bytes.first);
     cuda_launched(c, "rmsnorm_dx");
 }
 

@@ -141,9 +141,8 @@ static void upload_rows(struct kctx *base, dev_addr to, size_t ld, const uint8_t
 
 static void put_quantised(struct cuda_context *c, const struct weight *w, int32_t row, int32_t n,
                           const uint8_t *from, size_t stride) {
-    enum { PIECE = 8 << 20 };
     size_t bytes = dtype_row_bytes(w->type, w->cols);
-    int32_t at_once = (int32_t)(PIECE / bytes ? PIECE / bytes : 1);
+    int32_t at_once = put_rows(w->type, w->cols, n);
     struct matrix_view view = matrix_view(w);
     enum dtype type = w->type;
     for (int32_t done = 0, m; done < n; done += m) {

@@ -22,6 +22,7 @@ struct plan_ctx {
     struct allocation *live; /* ascending by address */
     size_t n_live, capacity;
     dev_addr next;
+    struct plan_scratch scratch;
 };
 
 static struct plan_ctx *plan_of(struct kctx *c) {
@@ -66,16 +67,33 @@ void plan_work(struct kctx *c, uint64_t flops) {
     plan_of(c)->counts.ops++;
 }
 
+struct plan_scratch *plan_scratch_of(struct kctx *c) { return &plan_of(c)->scratch; }
+
+static void note_peak(struct plan_counts *counts) {
+    if (mem_used(&counts->use) > mem_used(&counts->peak)) counts->peak = counts->use;
+}
+
+void plan_scratch_set(struct kctx *c, size_t bytes) {
+    struct plan_counts *counts = &plan_of(c)->counts;
+    if (counts->use.bytes[MEM_SCRATCH] == bytes) return;
+    counts->use.bytes[MEM_SCRATCH] = bytes;
+    note_peak(counts);
+}
+
+static size_t bytes_left(const struct plan_ctx *p) {
+    size_t used = mem_used(&p->counts.use);
+    return p->limit > used ? p->limit - used : 0;
+}
+
 static int plan_mem_alloc(struct kctx *c, enum mem_kind kind, size_t bytes, dev_addr *out,
                           struct error *e) {
     struct plan_ctx *p = plan_of(c);
-    size_t used = mem_used(&p->counts.use);
     bytes = (bytes + 255) / 256 * 256;
-    if (p->limit && bytes > p->limit - (used < p->limit ? used : p->limit)) {
-        error_set(e, ERR_MEMORY, "%zu bytes are needed, %zu of %zu are free", bytes,
-                  p->limit - used, p->limit);
+    if (p->limit && bytes > bytes_left(p)) {
+        error_set(e, ERR_MEMORY, "%zu bytes are needed, %zu of %zu are free", bytes, bytes_left(p),
+                  p->limit);
         error_note_number(e, "needed", (int64_t)bytes);
-        error_note_number(e, "free", (int64_t)(p->limit - used));
+        error_note_number(e, "free", (int64_t)bytes_left(p));
         return -(int)ERR_MEMORY;
     }
     if (p->n_live == p->capacity) {
@@ -92,7 +110,7 @@ static int plan_mem_alloc(struct kctx *c, enum mem_kind kind, size_t bytes, dev_
     *out = p->next;
     p->next += bytes + 4096; /* a gap, so that running over an end is seen */
     p->counts.use.bytes[kind] += bytes;
-    if (used + bytes > mem_used(&p->counts.peak)) p->counts.peak = p->counts.use;
+    note_peak(&p->counts);
     return 0;
 }
 
@@ -116,7 +134,11 @@ static void plan_mem_use(struct kctx *c, struct mem_use *use) {
     struct plan_ctx *p = plan_of(c);
     *use = p->counts.use;
     use->total = p->limit;
-    use->free = p->limit ? p->limit - mem_used(&p->counts.use) : 0;
+    use->free = bytes_left(p);
+}
+
+static void plan_figures(const struct kctx *c, struct device_figures *out) {
+    *out = ((const struct plan_ctx *)c)->scratch.device;
 }
 
 static void plan_upload(struct kctx *c, dev_addr to, const void *from, size_t bytes) {
@@ -143,7 +165,7 @@ static int plan_wait(struct kctx *c, struct error *e) {
 static int plan_weight_new(struct kctx *c, enum dtype type, int32_t rows, int32_t cols,
                            struct weight *out, struct error *e) {
     *out = (struct weight){.type = type, .rows = rows, .cols = cols};
-    out->bytes = kernels_cpu_weight_bytes(type, rows, cols);
+    out->bytes = plan_weight_bytes(c, type, rows, cols);
     return plan_mem_alloc(c, MEM_WEIGHTS, out->bytes, &out->data, e);
 }
 
@@ -154,6 +176,7 @@ static void plan_weight_put(struct kctx *c, const struct weight *w, int32_t row,
     size_t row_bytes = dtype_row_bytes(w->type, w->cols);
     assert(row >= 0 && n >= 0 && row + n <= w->rows);
     plan_writes(c, w->data + (size_t)row * row_bytes, (size_t)n * row_bytes, "weight_put");
+    plan_scratch_put(c, w, n);
     plan_work(c, 0);
 }
 
@@ -174,6 +197,7 @@ static void plan_embed(struct kctx *c, dev_addr out, const struct weight *table,
     plan_reads(c, ids, (size_t)T * 4, "embed");
     plan_reads(c, table->data, dtype_row_bytes(table->type, table->cols), "embed");
     plan_writes(c, out, plan_floats(T, table->cols), "embed");
+    plan_scratch_embed(c);
     plan_work(c, (uint64_t)T * (uint64_t)table->cols);
 }
 
@@ -205,6 +229,7 @@ static void plan_linear(struct kctx *c, const struct linear_job *jobs, int n_job
         plan_work(c, 2 * (uint64_t)T * (uint64_t)w->rows * (uint64_t)w->cols);
     }
     plan_reads(c, x, plan_floats(T, jobs[0].w->cols), "linear (input)");
+    plan_scratch_linear(c, jobs, n_jobs, T);
 }
 
 static void plan_head_norm(struct kctx *c, dev_addr x, dev_addr g, int32_t T, int32_t heads,
@@ -286,6 +311,7 @@ static void plan_attention(struct kctx *c, dev_addr out, int32_t out_stride, dev
     plan_reads(c, kv->k, seen.cached * kv_row_bytes(kv), "attention (cache)");
     plan_reads(c, kv->v, seen.cached * kv_row_bytes(kv), "attention (cache)");
     plan_writes(c, out, plan_floats(T - 1, out_stride) + plan_floats(1, H * e), "attention");
+    plan_scratch_attention(c, H, kv_of_head, kv, rows);
     plan_work(c, 4 * seen.pairs * (uint64_t)H * (uint64_t)e);
 }
 
@@ -324,6 +350,7 @@ static const struct kernels plan_kernels = {
     .mem_alloc = plan_mem_alloc,
     .mem_free = plan_mem_free,
     .mem_use = plan_mem_use,
+    .figures = plan_figures,
     .mem_export = plan_mem_export,
     .upload = plan_upload,
     .download = plan_download,
@@ -367,13 +394,15 @@ static const struct kernels plan_kernels = {
     .close = plan_close,
 };
 
-int kernels_plan_open(struct kctx **out, int rank, size_t memory_limit, struct error *e) {
+int kernels_plan_open(struct kctx **out, int rank, size_t memory_limit,
+                      const struct device_figures *device, struct error *e) {
     struct plan_ctx *p = calloc(1, sizeof *p);
     if (!p) return error_set(e, ERR_MEMORY, "no memory for a plan context");
     p->base.ops = &plan_kernels;
     p->base.rank = rank;
     p->limit = memory_limit;
     p->next = 1 << 20;
+    plan_scratch_open(&p->base, device);
     *out = &p->base;
     return 0;
 }

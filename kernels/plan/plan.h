@@ -1,5 +1,5 @@
 /* kernels/plan/plan.h: inside of the plan backend. plan.c has the context, memory and the forward's
- * operations, plan_train.c those of training. */
+ * operations, plan_train.c those of training, plan_scratch.c what either takes beside its operands. */
 #ifndef TPD_KERNELS_PLAN_PLAN_H
 #define TPD_KERNELS_PLAN_PLAN_H
 
@@ -11,6 +11,33 @@ void plan_reads(struct kctx *c, dev_addr at, size_t bytes, const char *op);
 void plan_writes(struct kctx *c, dev_addr at, size_t bytes, const char *op);
 /* Counts one operation. */
 void plan_work(struct kctx *c, uint64_t flops);
+
+/* Scratch memory of the device that is planned for; only plan_scratch.c looks inside. */
+struct plan_scratch {
+    struct device_figures device;
+    bool bf16, narrow; /* bf16_products, narrow_activations */
+    size_t member, shared; /* CPU: of each member, and of rounded rows; CUDA: member alone */
+};
+struct plan_scratch *plan_scratch_of(struct kctx *c);
+/* It has come to so many bytes. */
+void plan_scratch_set(struct kctx *c, size_t bytes);
+void plan_scratch_open(struct kctx *c, const struct device_figures *device);
+size_t plan_weight_bytes(struct kctx *c, enum dtype type, int32_t rows, int32_t cols);
+
+/* What an operation asks for, and those of fewer rows that the plan stands for. */
+void plan_scratch_put(struct kctx *c, const struct weight *w, int32_t n);
+void plan_scratch_embed(struct kctx *c);
+void plan_scratch_linear(struct kctx *c, const struct linear_job *jobs, int n_jobs, int32_t T);
+void plan_scratch_matmul(struct kctx *c, int32_t M, int32_t N, int32_t K, bool tb);
+void plan_scratch_linear_dx(struct kctx *c, const struct linear_job *jobs, int n_jobs, int32_t T);
+void plan_scratch_attention(struct kctx *c, int32_t H, const int32_t *kv_of_head, const struct kv_view *kv,
+                            const struct step_rows *rows);
+void plan_scratch_rows(struct kctx *c, int32_t T, int32_t e);
+void plan_scratch_rows_dx(struct kctx *c, int32_t T, int32_t H, const int32_t *kv_of_head, int32_t K,
+                          int32_t e);
+void plan_scratch_col_sum(struct kctx *c, int32_t T, int32_t n);
+void plan_scratch_rmsnorm_dx(struct kctx *c, int32_t T, int32_t d, bool with_dg);
+void plan_scratch_sum_squares(struct kctx *c, size_t n);
 
 static inline size_t plan_floats(int64_t rows, int64_t cols) {
     return (size_t)rows * (size_t)cols * sizeof(float);

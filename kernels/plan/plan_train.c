@@ -17,11 +17,12 @@ static uint64_t times(int64_t a, int64_t b) {
 
 void plan_matmul(struct kctx *c, dev_addr out, int32_t M, int32_t N, int32_t K, dev_addr a, bool ta,
                  dev_addr b, bool tb, float alpha, float beta) {
-    (void)ta, (void)tb, (void)alpha;
+    (void)ta, (void)alpha;
     plan_reads(c, a, plan_floats(M, K), "matmul (a)");
     plan_reads(c, b, plan_floats(K, N), "matmul (b)");
     if (beta != 0) plan_reads(c, out, plan_floats(M, N), "matmul (out)");
     plan_writes(c, out, plan_floats(M, N), "matmul (out)");
+    plan_scratch_matmul(c, M, N, K, tb);
     plan_work(c, 2 * times(M, N) * (uint64_t)K);
 }
 
@@ -38,6 +39,7 @@ void plan_linear_dx(struct kctx *c, const struct linear_job *jobs, int n_jobs, d
     }
     if (accumulate) plan_reads(c, dx, bytes, "linear_dx (input)");
     plan_writes(c, dx, bytes, "linear_dx (input)");
+    plan_scratch_linear_dx(c, jobs, n_jobs, T);
     plan_work(c, flops);
 }
 
@@ -46,6 +48,7 @@ void plan_linear_dx(struct kctx *c, const struct linear_job *jobs, int n_jobs, d
 void plan_col_sum(struct kctx *c, dev_addr out, dev_addr x, int32_t T, int32_t n) {
     plan_reads(c, x, plan_floats(T, n), "col_sum");
     updates(c, out, plan_floats(1, n), "col_sum");
+    plan_scratch_col_sum(c, T, n);
     plan_work(c, times(T, n));
 }
 
@@ -57,6 +60,7 @@ void plan_rmsnorm_dx(struct kctx *c, dev_addr dx, dev_addr dg, dev_addr dy, dev_
     plan_reads(c, g, plan_floats(1, d), "rmsnorm_dx");
     updates(c, dx, plan_floats(T, d), "rmsnorm_dx");
     if (dg) updates(c, dg, plan_floats(1, d), "rmsnorm_dx (dg)");
+    plan_scratch_rmsnorm_dx(c, T, d, dg != 0);
     plan_work(c, (dg ? 12u : 9u) * times(T, d));
 }
 
@@ -102,6 +106,7 @@ void plan_attention_rows(struct kctx *c, dev_addr out, int32_t out_stride, dev_a
     plan_reads(c, v, plan_floats(T, K * e), "attention_rows (v)");
     plan_writes(c, out, strided(T, out_stride, H, e), "attention_rows (out)");
     plan_writes(c, lse, plan_floats(T, H), "attention_rows (lse)");
+    plan_scratch_rows(c, T, e);
     plan_work(c, 4 * pairs(T, window) * times(H, e));
 }
 
@@ -121,6 +126,7 @@ void plan_attention_rows_dx(struct kctx *c, dev_addr dq, dev_addr dk, dev_addr d
     plan_writes(c, dq, plan_floats(T, H * e), "attention_rows_dx (dq)");
     plan_writes(c, dk, plan_floats(T, K * e), "attention_rows_dx (dk)");
     plan_writes(c, dv, plan_floats(T, K * e), "attention_rows_dx (dv)");
+    plan_scratch_rows_dx(c, T, H, kv_of_head, K, e);
     plan_work(c, 10 * pairs(T, window) * times(H, e)); /* the scores are computed again */
 }
 
@@ -172,12 +178,11 @@ void plan_embed_grad(struct kctx *c, dev_addr grad, dev_addr dx, dev_addr ids, i
 /* --- flat arrays ----------------------------------------------------------------------------- */
 
 void plan_bf16_products(struct kctx *c, bool on) {
-    (void)c, (void)on;
+    struct plan_scratch *s = plan_scratch_of(c);
+    s->bf16 = on && s->device.bf16;
 }
 
-void plan_narrow_activations(struct kctx *c, bool on) {
-    (void)c, (void)on;
-}
+void plan_narrow_activations(struct kctx *c, bool on) { plan_scratch_of(c)->narrow = on; }
 
 void plan_narrow(struct kctx *c, dev_addr to, dev_addr from, size_t n) {
     plan_reads(c, from, n * sizeof(float), "narrow");
@@ -216,6 +221,7 @@ void plan_dropout(struct kctx *c, dev_addr out, dev_addr x, int32_t T, int32_t c
 void plan_sum_squares(struct kctx *c, dev_addr out, dev_addr x, size_t n) {
     plan_reads(c, x, n * sizeof(float), "sum_squares");
     updates(c, out, sizeof(float), "sum_squares");
+    plan_scratch_sum_squares(c, n);
     plan_work(c, 2 * n);
 }
 

@@ -9,7 +9,7 @@ namespace cusim {
 
 /* An address is BASE + (slot << 32) + offset: never host memory, and a stride past an allocation's end
  * meets no other one for 4 GiB. */
-enum { SLOTS = 1 << 14, WORD = 4 };
+enum { SLOTS = 1 << 14, WORD = 4, GRANULE = 256 };
 static const uint64_t BASE = 0x100000000000ull;
 
 /* Who touched a word last, as actor << 32 | tick; 0: nobody. */
@@ -22,7 +22,15 @@ struct allocation {
     char *data;
     std::unique_ptr<std::atomic<uint8_t>[]> written; /* a byte each */
     std::unique_ptr<stamp[]> last_write, last_read;  /* a word each */
+    /* A granule each: the piece that it belongs to. */
+    std::unique_ptr<std::atomic<uint64_t>[]> pieces;
+    std::atomic<bool> divided{false}; /* it has, or had, pieces */
 };
+
+/* begin << 32 | end, in bytes from the allocation's beginning. */
+static const uint64_t NO_PIECE = 0, ENDED = ~0ull;
+static uint64_t piece_begin(uint64_t piece) { return piece >> 32; }
+static uint64_t piece_end_at(uint64_t piece) { return piece & 0xFFFFFFFFull; }
 
 static std::atomic<allocation *> slots[SLOTS];
 static std::mutex table_lock;
@@ -48,6 +56,7 @@ uint64_t memory_new(int device, size_t bytes) {
     a->written.reset(new std::atomic<uint8_t>[bytes + 1]());
     a->last_write.reset(new stamp[words]());
     a->last_read.reset(new stamp[words]());
+    a->pieces.reset(new std::atomic<uint64_t>[bytes / GRANULE + 1]());
     std::lock_guard<std::mutex> hold(table_lock);
     for (int tries = 0; tries < SLOTS; tries++) {
         int slot = next_slot;
@@ -134,6 +143,90 @@ void peers_lose_writes(int from, int to, bool lost) {
     losing[from][to] = lost;
 }
 
+/* --- pieces of an allocation ----------------------------------------------------------------------- */
+
+static void set_piece(allocation *a, uint64_t from, uint64_t to, uint64_t piece) {
+    for (uint64_t g = from / GRANULE; g <= (to - 1) / GRANULE; g++) a->pieces[g].store(piece);
+}
+
+static allocation *divide(uint64_t address, uint64_t *offset, const char *what) {
+    allocation *a = find(address, offset);
+    if (!a || !a->alive) stop("%s at 0x%llx, which is no device memory", what, (unsigned long long)address);
+    if (*offset % GRANULE != 0)
+        stop("%s at offset %llu: a piece begins at a multiple of %d", what, (unsigned long long)*offset, GRANULE);
+    return a;
+}
+
+/* Who asks is the host, outside of any kernel: a fault is noted and the call does nothing. */
+template <class F> static void noting_faults(F f) {
+    try {
+        f();
+    } catch (const fault &e) {
+        note_fault(e.message);
+    }
+}
+
+static void begin_piece(allocation *a, uint64_t offset, size_t bytes) {
+    std::memset(a->data + offset, 0xFF, bytes);
+    for (size_t i = 0; i < bytes; i++) a->written[offset + i].store(0, std::memory_order_relaxed);
+    set_piece(a, offset, offset + bytes, offset << 32 | (offset + bytes));
+    a->divided = true;
+}
+
+void piece_new(uint64_t address, size_t bytes) {
+    noting_faults([=] {
+        uint64_t offset;
+        allocation *a = divide(address, &offset, "a piece");
+        if (bytes == 0 || offset + bytes > a->bytes)
+            stop("a piece of %zu bytes at offset %llu of an allocation of %zu bytes", bytes,
+                 (unsigned long long)offset, a->bytes);
+        for (uint64_t g = offset / GRANULE; g <= (offset + bytes - 1) / GRANULE; g++) {
+            uint64_t old = a->pieces[g].load();
+            if (old != NO_PIECE && old != ENDED)
+                stop("a piece at offset %llu, where another one is", (unsigned long long)offset);
+        }
+        begin_piece(a, offset, bytes);
+    });
+}
+
+void piece_end(uint64_t address) {
+    noting_faults([=] {
+        uint64_t offset;
+        allocation *a = divide(address, &offset, "the end of a piece");
+        uint64_t piece = a->pieces[offset / GRANULE].load();
+        if (piece == NO_PIECE || piece == ENDED || piece_begin(piece) != offset)
+            stop("the end of a piece at offset %llu, where none begins", (unsigned long long)offset);
+        set_piece(a, offset, piece_end_at(piece), ENDED);
+    });
+}
+
+/* What the piece had beyond bytes is none of it until the next time. */
+void piece_again(stream *on, uint64_t address, size_t bytes) {
+    enqueue(on, "a piece made anew", [=] {
+        uint64_t offset;
+        allocation *a = divide(address, &offset, "a piece made anew");
+        uint64_t piece = a->pieces[offset / GRANULE].load();
+        if (bytes == 0 || piece == NO_PIECE || piece == ENDED || offset + bytes > a->bytes) return;
+        set_piece(a, offset, piece_end_at(piece), NO_PIECE);
+        begin_piece(a, offset, bytes);
+    });
+}
+
+/* Whether the access lies within one piece. */
+static void check_piece(const allocation *a, uint64_t offset, size_t size, const char *what) {
+    uint64_t piece = a->pieces[offset / GRANULE].load(std::memory_order_relaxed);
+    if (piece == ENDED)
+        stop("%s of %zu bytes at offset %llu of an allocation of %zu bytes, in a piece that was freed", what,
+             size, (unsigned long long)offset, a->bytes);
+    if (piece == NO_PIECE)
+        stop("%s of %zu bytes at offset %llu of an allocation of %zu bytes: out of bounds of all its pieces",
+             what, size, (unsigned long long)offset, a->bytes);
+    if (offset + size > piece_end_at(piece))
+        stop("%s of %zu bytes at offset %llu of a piece of %llu bytes: out of bounds", what, size,
+             (unsigned long long)(offset - piece_begin(piece)),
+             (unsigned long long)(piece_end_at(piece) - piece_begin(piece)));
+}
+
 /* --- the checks of an access --------------------------------------------------------------------- */
 
 static allocation *check_place(uint64_t address, size_t size, uint64_t *offset, const char *what) {
@@ -146,6 +239,7 @@ static allocation *check_place(uint64_t address, size_t size, uint64_t *offset, 
     if (*offset + size > a->bytes)
         stop("%s of %zu bytes at offset %llu of an allocation of %zu bytes: out of bounds", what, size,
              (unsigned long long)*offset, a->bytes);
+    if (a->divided.load(std::memory_order_relaxed)) check_piece(a, *offset, size, what);
     if (*offset % size != 0 && (size & (size - 1)) == 0)
         stop("%s of %zu bytes at offset %llu: misaligned", what, size, (unsigned long long)*offset);
     if (a->device >= 0 && a->device != me.device && !(me.device >= 0 && peers[me.device][a->device]))

@@ -74,6 +74,14 @@ void *check_write(uint64_t address, size_t size);
 void flag_release(uint64_t address, uint32_t value);
 uint32_t flag_acquire(uint64_t address);
 
+/* An allocation that is carved up (kernels/cuda/memory.cu): from its first piece on an access must lie within
+ * one piece, and a new piece was never written. Pieces begin at multiples of 256. */
+void piece_new(uint64_t address, size_t bytes);
+void piece_end(uint64_t address);
+struct stream;
+/* A piece made anew, in the stream's order. */
+void piece_again(stream *on, uint64_t address, size_t bytes);
+
 template <class T> struct ref {
     uint64_t address;
     using value = std::remove_const_t<T>;
@@ -150,7 +158,6 @@ struct launch_shape {
     size_t shared_bytes;
     bool resident; /* all blocks live at once: they may wait for each other and for other devices */
 };
-struct stream;
 /* Enqueues; returns a cudaError_t. */
 int launch(const char *name, const launch_shape &shape, stream *on, std::function<void()> kernel);
 /* Enqueues work of the host that stands for the device's: a product, a copy. */

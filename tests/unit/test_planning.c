@@ -82,6 +82,10 @@ static void live_and_compare(struct runner *r, void *arg) {
                               .train = s->train, .micro_batches = 1};
     for (int rank = 0; rank < r->plan.n; rank++) {
         struct rank_cost cost;
+        struct device_figures device;
+        const struct kctx *ctx = ranks_at(r->ranks, rank)->ctx;
+        ctx->ops->figures(ctx, &device);
+        q.device = &device;
         if (plan_rank(&cost, &q, rank, &e) != 0) fail_msg("%s: %s", s->label, e.message);
         compare(s, rank, &cost.peak);
         assert_true(cost.prefill.flops > cost.decode.flops && cost.decode.flops > 0);
@@ -151,8 +155,8 @@ static void a_configuration_plans_as_its_weights_do(void **state) {
         assert_int_equal(model_plan(real, 2, &split, &e), 0);
         for (int way = 0; way < N_WAYS; way++) {
             struct trainee_cost a, b;
-            assert_int_equal(plan_trainee(&a, real, &split, &ways[way], &e), 0);
-            assert_int_equal(plan_trainee(&b, bare, &split, &ways[way], &e), 0);
+            assert_int_equal(plan_trainee(&a, real, &split, &ways[way], NULL, &e), 0);
+            assert_int_equal(plan_trainee(&b, bare, &split, &ways[way], NULL, &e), 0);
             assert_int_equal(a.bytes, b.bytes);
             assert_int_equal(a.largest_floats, b.largest_floats);
         }
@@ -245,12 +249,12 @@ static void auto_checkpoints_as_few_layers_as_fit(void **state) {
         struct trainee_cost cost;
         int32_t chosen;
         o.checkpoint_layers = layers;
-        assert_int_equal(plan_trainee(&cost, m, &split, &o, &e), 0);
+        assert_int_equal(plan_trainee(&cost, m, &split, &o, NULL, &e), 0);
         size_t needed = job_bytes(&cost, 4);
-        assert_int_equal(job_checkpoint_layers(&chosen, &cost, m, &split, &o, needed, &e), 0);
+        assert_int_equal(job_checkpoint_layers(&chosen, &cost, m, &split, &o, needed, NULL, &e), 0);
         assert_int_equal(chosen, layers);
         assert_int_equal(job_bytes(&cost, 4), needed);
-        assert_int_equal(job_checkpoint_layers(&chosen, &cost, m, &split, &o, needed - 1, &e), 0);
+        assert_int_equal(job_checkpoint_layers(&chosen, &cost, m, &split, &o, needed - 1, NULL, &e), 0);
         assert_int_equal(chosen, layers + 1 < 36 ? layers + 1 : 35);
     }
     model_free(m);

@@ -15,7 +15,7 @@ static const int32_t kv_of_head[H] = {0, 0, 1, 1};
 static struct kctx *open_plan(void) {
     struct kctx *c;
     struct error e;
-    if (kernels_plan_open(&c, 0, 0, &e) != 0) fail_msg("%s", e.message);
+    if (kernels_plan_open(&c, 0, 0, NULL, &e) != 0) fail_msg("%s", e.message);
     return c;
 }
 
