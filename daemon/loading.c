@@ -8,6 +8,7 @@
 #include "daemon/quantise.h"
 #include "daemon/training.h"
 #include "daemon/unloading.h"
+#include "kernels/kernels.h"
 #include "text/chat.h"
 
 #include <stdio.h>
@@ -127,7 +128,7 @@ static void say_devices(const struct server *server, int tp) {
     for (int i = 0, at = 0; i < d->n_gpus && at < (int)sizeof gpus; i++)
         at += snprintf(gpus + at, sizeof gpus - (size_t)at, "%s%d", i ? "," : "cuda:", d->gpus[i]);
     if (d->n_gpus) log_info("tp %d on %s", tp, gpus);
-    else log_info("tp %d on %d cores: %s", tp, d->cores.n, cores);
+    else log_info("tp %d on %d cores with %s: %s", tp, d->cores.n, kernels_cpu_level(), cores);
 }
 
 static int start_engine(struct server *server, struct error *e) {

@@ -2,8 +2,9 @@
  *
  * Files in reading order: context.c (open, dispatch), memory.c (device memory), pack.c (the layout
  * of weights), linear.c, attention.c and rows.c (operations: they cut the work for the team), and
- * the level_*.c files (the loops, one source compiled for each instruction set; see vec.h). What
- * training adds begins at train.h.
+ * the level_*.c files (the loops, one source compiled for each instruction set; see vec.h). Products of
+ * rounded activations are in int8.h and bf16.h, and on tiles in amx.h. What training adds begins at
+ * train.h.
  */
 #ifndef TPD_KERNELS_CPU_CPU_H
 #define TPD_KERNELS_CPU_CPU_H
