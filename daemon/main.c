@@ -12,6 +12,7 @@
 
 #include <fcntl.h>
 #include <malloc.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,6 +69,7 @@ static void hold_standard_files(void) {
 
 int main(int argc, char **argv) {
     hold_standard_files();
+    signal(SIGXFSZ, SIG_IGN); /* a file over the limit is a failed write, as on a full disk */
     /* Large buffers are maps of their own, also after the first was freed: else what a job or a long
      * text took stays with the process, in heaps with holes. */
     mallopt(M_MMAP_THRESHOLD, 1 << 20);

@@ -1,8 +1,9 @@
-/* Quantised weights kept on disk: DIR/SOURCE-QUANT-CONTENT.gguf, where SOURCE is the hash of the model's path
- * and CONTENT that of what its files are (size, mtime, inode, first bytes) and of the recipe.
+/* Quantised weights kept on disk: DIR/SOURCE-QUANT-CONTENT-SUM.gguf, where SOURCE is the hash of the model's
+ * path, CONTENT that of what its files are (size, mtime, inode, first bytes) and of the recipe, and SUM that of
+ * the file itself.
  *
- * A file under its name is whole (written as .part, synced, renamed). Who makes one holds DIR/lock, so two
- * daemons that start at once make it once. */
+ * A file is written under another name, synced, and gets its own when its sum is known; it is believed as long
+ * as it has that sum. Who makes one holds DIR/lock, so two daemons that start at once make it once. */
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"
@@ -27,9 +28,12 @@ enum {
 
 struct cache {
     const char *dir;
-    char prefix[48], name[80]; /* "SOURCE-q4-", and the whole name */
-    char *path;
+    char source[48], content[80]; /* what names begin with: "SOURCE-q4-", and "SOURCE-q4-CONTENT-" */
 };
+
+/* Ends of names: a whole result's, behind its sum; of what is being made. */
+#define RESULT ".gguf"
+#define NEW    "new.gguf"
 
 /* --- who is who ------------------------------------------------------------------------------------ */
 
@@ -70,12 +74,41 @@ static int cache_name(struct cache *c, const struct model *m, enum quant quant,
     if (err) return err;
     char *real = realpath(m->path, NULL);
     const char *path = real ? real : m->path;
-    snprintf(c->prefix, sizeof c->prefix, "%016llx-%s-",
+    snprintf(c->source, sizeof c->source, "%016llx-%s-",
              (unsigned long long)hash_bytes(0, path, strlen(path)), quant_name(quant));
-    snprintf(c->name, sizeof c->name, "%s%016llx.gguf", c->prefix, (unsigned long long)content);
+    snprintf(c->content, sizeof c->content, "%s%016llx-", c->source, (unsigned long long)content);
     free(real);
-    c->path = path_join(c->dir, c->name);
-    return c->path ? 0 : error_set(e, ERR_MEMORY, "no memory for a path");
+    return 0;
+}
+
+static bool begins_with(const char *text, const char *start) {
+    return strncmp(text, start, strlen(start)) == 0;
+}
+
+/* "DIR/CONTENT" and what follows; NULL where there is no memory for it. */
+static char *path_of(const struct cache *c, const char *rest) {
+    char name[128];
+    snprintf(name, sizeof name, "%s%s", c->content, rest);
+    return path_join(c->dir, name);
+}
+
+/* The path of what is kept of this content, and the sum in its name; NULL: nothing is. */
+static char *find_kept(const struct cache *c, uint64_t *sum) {
+    DIR *dir = opendir(c->dir);
+    char *path = NULL;
+    for (struct dirent *entry; !path && dir && (entry = readdir(dir));) {
+        unsigned long long number;
+        int end = 0;
+        const char *name = entry->d_name;
+        if (!begins_with(name, c->content)) continue;
+        name += strlen(c->content);
+        if (sscanf(name, "%16llx%n", &number, &end) != 1 || end != 16 || strcmp(name + end, RESULT) != 0)
+            continue;
+        *sum = number;
+        path = path_join(c->dir, entry->d_name);
+    }
+    if (dir) closedir(dir);
+    return path;
 }
 
 /* --- what is kept ---------------------------------------------------------------------------------- */
@@ -94,19 +127,33 @@ static int check(const struct store *store, const struct quant_piece *pieces, si
     return 0;
 }
 
-static int open_kept(struct store **out, const struct cache *c, const struct quant_piece *pieces,
-                     size_t n, struct error *e) {
+static int open_result(struct store **out, const char *path, const struct quant_piece *pieces, size_t n,
+                       struct error *e) {
     struct store *store;
-    int err = store_open(&store, c->path, e);
+    int err = store_open(&store, path, e);
     if (err) return err;
     err = check(store, pieces, n, e);
     if (err) {
         store_close(store);
         return err;
     }
-    utimensat(AT_FDCWD, c->path, NULL, 0); /* used now: for trim */
+    utimensat(AT_FDCWD, path, NULL, 0); /* used now: for trim */
     *out = store;
     return 0;
+}
+
+/* *out stays NULL, with 0, where nothing is kept. */
+static int open_kept(struct store **out, const struct cache *c, const struct quant_piece *pieces, size_t n,
+                     int threads, struct error *e) {
+    uint64_t said, sum;
+    char *path = find_kept(c, &said);
+    if (!path) return 0;
+    int err = quant_file_sum(&sum, path, threads, e);
+    if (!err && sum != said)
+        err = error_bad_file(e, path, NULL, NULL, "is not as it was written: its sum is another");
+    if (!err) err = open_result(out, path, pieces, n, e);
+    free(path);
+    return err;
 }
 
 struct kept {
@@ -136,9 +183,9 @@ static void trim(const struct cache *c) {
     for (struct dirent *entry; dir && (entry = readdir(dir));) {
         struct stat st;
         const char *name = entry->d_name;
-        bool result = path_has_suffix(name, ".gguf");
-        if (path_has_suffix(name, ".gguf.part") ||
-            (result && strncmp(name, c->prefix, strlen(c->prefix)) == 0))
+        bool result = path_has_suffix(name, RESULT);
+        if (path_has_suffix(name, ".part") || path_has_suffix(name, NEW) ||
+            (result && begins_with(name, c->source)))
             drop(c, name);
         else if (result && n < MOST && fstatat(dirfd(dir), name, &st, 0) == 0) {
             kept[n].used = st.st_mtim;
@@ -179,21 +226,38 @@ static int check_room(const struct cache *c, size_t bytes, struct error *e) {
                      (double)fs.f_bavail * (double)fs.f_frsize / 1e6, (double)bytes / 1e6);
 }
 
+/* Gives what was made the name that says so. */
+static int name_result(const struct cache *c, const char *made, int threads, char **out, struct error *e) {
+    char rest[40];
+    uint64_t sum;
+    int err = quant_file_sum(&sum, made, threads, e);
+    if (err) return err;
+    snprintf(rest, sizeof rest, "%016llx" RESULT, (unsigned long long)sum);
+    if (!(*out = path_of(c, rest))) return error_set(e, ERR_MEMORY, "no memory for a path");
+    if (rename(made, *out) != 0) return error_errno(e, errno, *out, "create");
+    return dir_sync(c->dir, e);
+}
+
 /* The lock is held. */
 static int make(struct store **out, const struct cache *c, const struct model *m, enum quant quant,
                 const struct quant_piece *pieces, size_t n, const struct quant_options *options,
                 struct quant_report *report, struct error *e) {
-    if (path_exists(c->path)) {
-        int err = open_kept(out, c, pieces, n, e);
-        report->cached = !err;
-        if (!err) return 0;
-        log_warn("the kept quantised weights are of no use and are made again: %s",
-                 e ? e->message : c->path);
+    char *made = path_of(c, NEW), *path = NULL;
+    if (!made) return error_set(e, ERR_MEMORY, "no memory for a path");
+    int err = open_kept(out, c, pieces, n, options->threads, e);
+    if (err) log_warn("the kept quantised weights are of no use and are made again: %s", e->message);
+    report->cached = !err && *out;
+    err = 0;
+    if (!report->cached) {
+        trim(c);
+        err = check_room(c, report->bytes, e);
+        if (!err) err = quant_write(m, quant, pieces, n, made, options, e);
+        if (!err) err = name_result(c, made, options->threads, &path, e);
+        if (!err) err = open_result(out, path, pieces, n, e);
     }
-    trim(c);
-    int err = check_room(c, report->bytes, e);
-    if (!err) err = quant_write(m, quant, pieces, n, c->path, options, e);
-    return err ? err : open_kept(out, c, pieces, n, e);
+    free(made);
+    free(path);
+    return err;
 }
 
 static bool is_of_the_disk(int err) {
@@ -208,17 +272,14 @@ int quant_cache_open(struct store **out, const struct model *model, enum quant q
     *out = NULL;
     int err = cache_name(&c, model, quant, pieces, n, e);
     if (err) return err;
-    if (open_kept(out, &c, pieces, n, NULL) == 0) {
-        report->cached = true;
-        free(c.path);
-        return 0;
-    }
+    open_kept(out, &c, pieces, n, options->threads, NULL); /* what is wrong with it make() tells */
+    report->cached = *out;
+    if (*out) return 0;
     err = dir_make(c.dir, &why);
     int fd = err ? -1 : lock(&c, options, &why);
     if (!err && fd < 0) err = -(int)why.kind;
     if (!err) err = make(out, &c, model, quant, pieces, n, options, report, &why);
     if (fd >= 0) close(fd);
-    free(c.path);
     if (!err) return 0;
     if (!is_of_the_disk(err)) {
         if (e) *e = why;

@@ -35,6 +35,9 @@ int quant_piece_make(struct quant_run *run, const struct quant_piece *piece, str
 int quant_write(const struct model *model, enum quant quant, const struct quant_piece *pieces, size_t n,
                 const char *path, const struct quant_options *options, struct error *e);
 
+/* quant_sum.c: a sum over all bytes of a file. One that is cut short meanwhile has another. */
+int quant_file_sum(uint64_t *out, const char *path, int threads, struct error *e);
+
 /* quant_cache.c: opens the kept result for this model, or makes and keeps it. *out stays NULL, with 0 and a
  * line in the log, where the disk does not let it. */
 int quant_cache_open(struct store **out, const struct model *model, enum quant quant,
