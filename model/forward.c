@@ -56,16 +56,36 @@ static void row_parallel(struct shard *s, const struct step *step, int32_t layer
     shard_adapters_add(s, step, layer, m, x, s->partial);
 }
 
+/* The rows of a step that go through a layer together. */
+struct part {
+    struct step step;    /* those rows alone: its arrays begin at the first of them */
+    struct step_rows at; /* the same in device memory */
+    dev_addr x, hidden, cos_sin;
+};
+
+static struct part part_of(const struct shard *s, const struct step *step, const struct step_ints *in,
+                           int32_t first) {
+    size_t rows = (size_t)first, row = rows * (size_t)s->config->hidden * sizeof(float);
+    struct part p = {*step, in->rows, s->x + row, s->hidden + row,
+                     s->cos_sin + rows * (size_t)s->config->head_dim * sizeof(float)};
+    p.step.n_rows = step->n_rows - first < s->part_rows ? step->n_rows - first : s->part_rows;
+    p.step.seq += first;
+    p.at.n_rows = p.step.n_rows;
+    p.at.pos += rows * sizeof(int32_t);
+    p.at.seq += rows * sizeof(int32_t);
+    return p;
+}
+
 /* x += the sum over ranks of partial, hidden = the norm g of it. */
-static void reduce_and_norm(struct shard *s, int32_t T, dev_addr g) {
+static void reduce_and_norm(struct shard *s, const struct part *p, dev_addr g) {
     const struct model_config *c = s->config;
     struct comm_norm norm = {.y = s->partial,
-                             .x = s->x,
-                             .out = s->hidden,
+                             .x = p->x,
+                             .out = p->hidden,
                              .g = g,
                              .scale = c->residual_multiplier,
                              .eps = c->norm_eps};
-    comm_all_reduce_norm(s->comm, &norm, T, c->hidden);
+    comm_all_reduce_norm(s->comm, &norm, p->step.n_rows, c->hidden);
 }
 
 static struct kv_view layer_kv(const struct shard *s, int32_t layer) {
@@ -80,46 +100,45 @@ static struct kv_view layer_kv(const struct shard *s, int32_t layer) {
 }
 
 /* partial = this rank's part of the attention of hidden. */
-static void attention(struct shard *s, const struct step *step, int32_t layer,
-                      const struct step_ints *in) {
+static void attention(struct shard *s, const struct part *p, int32_t layer) {
     const struct model_config *c = s->config;
     const struct layer_weights *w = &s->layers[layer];
     const struct kernels *ops = s->ctx->ops;
-    int32_t T = in->rows.n_rows;
+    int32_t T = p->step.n_rows;
     const struct linear_job qkv[] = {{&w->matrix[MAT_Q], w->bias[MAT_Q], s->q},
                                      {&w->matrix[MAT_K], w->bias[MAT_K], s->k},
                                      {&w->matrix[MAT_V], w->bias[MAT_V], s->v}};
-    ops->linear(s->ctx, qkv, 3, s->hidden, T);
+    ops->linear(s->ctx, qkv, 3, p->hidden, T);
     for (int m = MAT_Q; m <= MAT_V; m++)
-        shard_adapters_add(s, step, layer, (enum matrix)m, s->hidden, qkv[m - MAT_Q].y);
+        shard_adapters_add(s, &p->step, layer, (enum matrix)m, p->hidden, qkv[m - MAT_Q].y);
     if (c->qk_norm) {
         ops->head_norm(s->ctx, s->q, w->norm[NORM_Q], T, s->n_heads, c->head_dim, c->norm_eps);
         ops->head_norm(s->ctx, s->k, w->norm[NORM_K], T, s->n_kv_heads, c->head_dim, c->norm_eps);
     }
     struct kv_view kv = layer_kv(s, layer);
-    ops->rope_kv(s->ctx, s->q, s->n_heads, s->k, s->v, s->cos_sin, &kv, &in->rows);
+    ops->rope_kv(s->ctx, s->q, s->n_heads, s->k, s->v, p->cos_sin, &kv, &p->at);
     float scale = c->attention_multiplier > 0 ? c->attention_multiplier
                                               : 1 / __builtin_sqrtf((float)c->head_dim);
     int32_t window = layer >= c->window_from_layer ? c->sliding_window : 0;
     ops->attention(s->ctx, s->attn + (size_t)s->attn_first * sizeof(float), s->attn_cols, s->q,
-                   s->n_heads, s->kv_of_head, &kv, &in->rows, scale, window);
-    row_parallel(s, step, layer, MAT_O, s->attn);
+                   s->n_heads, s->kv_of_head, &kv, &p->at, scale, window);
+    row_parallel(s, &p->step, layer, MAT_O, s->attn);
 }
 
 /* The same of the FFN. */
-static void ffn(struct shard *s, const struct step *step, int32_t layer) {
+static void ffn(struct shard *s, const struct part *p, int32_t layer) {
     const struct layer_weights *w = &s->layers[layer];
     const struct kernels *ops = s->ctx->ops;
-    int32_t T = step->n_rows;
+    int32_t T = p->step.n_rows;
     if (s->n_ffn > 0) {
         const struct linear_job in[] = {{&w->matrix[MAT_GATE], w->bias[MAT_GATE], s->gate},
                                         {&w->matrix[MAT_UP], w->bias[MAT_UP], s->up}};
-        ops->linear(s->ctx, in, 2, s->hidden, T);
-        shard_adapters_add(s, step, layer, MAT_GATE, s->hidden, s->gate);
-        shard_adapters_add(s, step, layer, MAT_UP, s->hidden, s->up);
+        ops->linear(s->ctx, in, 2, p->hidden, T);
+        shard_adapters_add(s, &p->step, layer, MAT_GATE, p->hidden, s->gate);
+        shard_adapters_add(s, &p->step, layer, MAT_UP, p->hidden, s->up);
         ops->silu_mul(s->ctx, s->gate, s->gate, s->up, T, s->n_ffn);
     }
-    row_parallel(s, step, layer, MAT_DOWN, s->gate);
+    row_parallel(s, &p->step, layer, MAT_DOWN, s->gate);
 }
 
 /* The logits of rows of out_hidden, whole on every rank. */
@@ -139,14 +158,8 @@ static void logits_of(struct shard *s, int32_t n) {
 
 /* The wanted rows after the last norm, and their logits. */
 static void head(struct shard *s, const struct step *step, const struct step_ints *in) {
-    const struct model_config *c = s->config;
-    const struct kernels *ops = s->ctx->ops;
-    int32_t n = step->n_out;
-    ops->gather_rows(s->ctx, s->out_x, s->x, in->out_rows, n, c->hidden);
-    ops->gather_rows(s->ctx, s->out_partial, s->partial, in->out_rows, n, c->hidden);
-    ops->add_rmsnorm(s->ctx, s->out_hidden, s->out_x, s->out_partial, c->residual_multiplier,
-                     s->norm, n, c->hidden, c->norm_eps);
-    if (step->logits) logits_of(s, n);
+    s->ctx->ops->gather_rows(s->ctx, s->out_hidden, s->hidden, in->out_rows, step->n_out, s->config->hidden);
+    if (step->logits) logits_of(s, step->n_out);
 }
 
 /* What is wanted of them, to the host on rank 0. */
@@ -173,14 +186,14 @@ static void compute(struct shard *s, const struct step *step, const struct step_
     ops->rope_table(s->ctx, s->cos_sin, &s->rope, in->rows.pos, in->len, T);
 
     ops->rmsnorm(s->ctx, s->hidden, s->x, s->layers[0].norm[NORM_ATTN], T, c->hidden, c->norm_eps);
-    for (int32_t i = 0; i < c->n_layers && !kctx_failed(s->ctx); i++) {
-        attention(s, step, i, in);
-        reduce_and_norm(s, T, s->layers[i].norm[NORM_FFN]);
-        ffn(s, step, i);
-        /* Of the last layer only the rows that are wanted are gone on with. */
-        if (i + 1 < c->n_layers) reduce_and_norm(s, T, s->layers[i + 1].norm[NORM_ATTN]);
-        else comm_all_reduce(s->comm, s->partial, T, c->hidden, DTYPE_F32);
-    }
+    for (int32_t i = 0; i < c->n_layers && !kctx_failed(s->ctx); i++)
+        for (int32_t first = 0; first < T; first += s->part_rows) {
+            struct part p = part_of(s, step, in, first);
+            attention(s, &p, i);
+            reduce_and_norm(s, &p, s->layers[i].norm[NORM_FFN]);
+            ffn(s, &p, i);
+            reduce_and_norm(s, &p, i + 1 < c->n_layers ? s->layers[i + 1].norm[NORM_ATTN] : s->norm);
+        }
     if (step->n_out > 0 && !kctx_failed(s->ctx)) head(s, step, in);
 }
 

@@ -199,31 +199,54 @@ static int alloc_floats(struct shard *s, int64_t rows, int64_t cols, dev_addr *o
                                   out, e);
 }
 
+/* What attention and the FFN keep between their products: the one begins when the other has ended, so both
+ * have the same memory. */
+static int alloc_between(struct shard *s, struct error *e) {
+    enum { APART = 64 }; /* floats */
+    int64_t head = s->config->head_dim;
+    const struct {
+        dev_addr *at;
+        int64_t cols;
+        bool first; /* of those that are there together */
+    } want[] = {
+        {&s->q, s->n_heads * head, true},
+        {&s->k, s->n_kv_heads * head, false},
+        {&s->v, s->n_kv_heads * head, false},
+        {&s->gate, s->n_ffn, true},
+        {&s->up, s->n_ffn, false},
+    };
+    enum { N = sizeof want / sizeof *want };
+    int64_t from[N], most = 0, next = 0;
+    for (int i = 0; i < N; i++) {
+        from[i] = want[i].first ? 0 : next;
+        next = from[i] + (s->part_rows * want[i].cols + APART - 1) / APART * APART;
+        most = next > most ? next : most;
+    }
+    int err = alloc_floats(s, 1, most, &s->between, e);
+    for (int i = 0; i < N; i++) *want[i].at = s->between + (size_t)from[i] * sizeof(float);
+    return err;
+}
+
 static int alloc_activations(struct shard *s, struct error *e) {
     const struct model_config *c = s->config;
     int64_t rows = s->options.max_rows, outs = s->options.max_out, head = c->head_dim;
     bool split = s->plan->n > 1;
+    s->part_rows = s->options.part_rows ? s->options.part_rows : s->options.max_rows;
+    if (s->part_rows > s->options.max_rows) s->part_rows = s->options.max_rows;
     struct {
         dev_addr *at;
         int64_t rows, cols;
     } want[] = {
         {&s->x, rows, c->hidden},
         {&s->hidden, rows, c->hidden},
-        {&s->partial, rows, c->hidden},
-        {&s->q, rows, s->n_heads * head},
-        {&s->k, rows, s->n_kv_heads * head},
-        {&s->v, rows, s->n_kv_heads * head},
-        {&s->attn, rows, s->attn_cols},
-        {&s->gate, rows, s->n_ffn},
-        {&s->up, rows, s->n_ffn},
         {&s->cos_sin, rows, head},
-        {&s->out_x, outs, c->hidden},
-        {&s->out_partial, outs, c->hidden},
+        {&s->partial, s->part_rows, c->hidden},
+        {&s->attn, s->part_rows, s->attn_cols},
         {&s->out_hidden, outs, c->hidden},
         {&s->logits_part, outs, split ? s->n_vocab : 0},
         {&s->logits, outs, c->vocab},
     };
-    int err = 0;
+    int err = alloc_between(s, e);
     for (size_t i = 0; i < sizeof want / sizeof *want && !err; i++)
         err = alloc_floats(s, want[i].rows, want[i].cols, want[i].at, e);
     size_t ints = (size_t)(4 * rows + outs + (int64_t)s->options.max_seqs * s->options.max_blocks);
@@ -306,9 +329,8 @@ void shard_free(struct shard *s) {
     }
     if (s->embed.data) ops->weight_free(s->ctx, &s->embed);
     if (s->head_own.data) ops->weight_free(s->ctx, &s->head_own);
-    dev_addr rest[] = {s->norm, s->rope.inv_freq, s->kv, s->x, s->hidden, s->partial, s->q, s->k,
-                       s->v, s->attn, s->gate, s->up, s->cos_sin, s->out_x, s->out_partial,
-                       s->out_hidden, s->logits_part, s->logits, s->ints};
+    dev_addr rest[] = {s->norm, s->rope.inv_freq, s->kv, s->x, s->hidden, s->cos_sin, s->partial, s->attn,
+                       s->between, s->out_hidden, s->logits_part, s->logits, s->ints};
     for (size_t i = 0; i < sizeof rest / sizeof *rest; i++)
         if (rest[i]) ops->mem_free(s->ctx, rest[i]);
     free(s->ints_host);

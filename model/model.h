@@ -41,6 +41,8 @@ struct shard;
 
 struct shard_options {
     int32_t max_rows;   /* rows of the largest step */
+    int32_t part_rows;  /* rows of a step that go through a layer together: memory for what is within a
+                           layer. 0: all; fewer where products gain nothing by more. Changes no bit */
     int32_t max_out;    /* rows whose logits a step may ask for */
     int32_t max_seqs;   /* sequences in a step */
     int32_t kv_blocks;  /* blocks of KV cache, the same on all ranks */

@@ -49,10 +49,13 @@ struct shard {
     dev_addr kv;
     size_t kv_half_bytes; /* bytes of one layer's keys */
 
-    /* activations, [max_rows, …] f32 */
-    dev_addr x, hidden, partial, q, k, v, attn, gate, up, cos_sin;
+    /* activations, f32: [max_rows, …], and of a layer's inside [part_rows, …] */
+    dev_addr x, hidden, cos_sin;
+    int32_t part_rows; /* options.part_rows, or all */
+    dev_addr partial, attn;
+    dev_addr between, q, k, v, gate, up; /* q, k, v; then gate, up: all of them in between */
     /* [max_out, …] f32 */
-    dev_addr out_x, out_partial, out_hidden, logits_part, logits;
+    dev_addr out_hidden, logits_part, logits;
     struct shard_adapter adapters[SHARD_ADAPTERS];
     /* the step's integers, as one upload */
     dev_addr ints;

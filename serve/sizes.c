@@ -5,6 +5,9 @@
 /* Logits of a step: at most this many rows and this many bytes. */
 enum { MAX_OUT_ROWS = 128, MAX_OUT_BYTES = 64 << 20 };
 
+/* As many as a CPU's products take at once. */
+enum { CPU_PART_ROWS = 192 };
+
 static int32_t min_i32(int64_t a, int64_t b) {
     return (int32_t)(a < b ? a : b);
 }
@@ -48,6 +51,7 @@ int engine_sizes_ask(struct engine_sizes *out, const struct engine_options *opti
         .slots = slots,
         .max_queue = options->max_queue ? options->max_queue : ENGINE_MAX_QUEUE,
         .shard = {.max_rows = rows,
+                  .part_rows = options->n_gpus ? 0 : CPU_PART_ROWS,
                   .max_out = min_i32(out_rows, rows),
                   .max_seqs = min_i32(slots, rows),
                   .block_size = KV_BLOCK_SIZE,

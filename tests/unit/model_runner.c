@@ -58,6 +58,7 @@ void runner_run(const char *path, const struct runner_options *options, runner_b
     int32_t context = options->context ? options->context : 256;
     r->options = (struct shard_options){.max_rows = options->max_rows ? options->max_rows : 64,
                                         .max_out = options->max_rows ? options->max_rows : 64,
+                                        .part_rows = options->part_rows,
                                         .max_seqs = 1,
                                         .block_size = 16,
                                         .max_blocks = (context + 15) / 16,

@@ -20,6 +20,7 @@ struct runner_options {
     int tp;
     enum rank_device device;
     int32_t max_rows; /* 0 = 64: longer prompts go in chunks of it */
+    int32_t part_rows; /* of struct shard_options */
     int32_t context;  /* 0 = 256 */
     enum dtype kv_type; /* DTYPE_F32 is 0 */
     bool library_products; /* on (simulated) GPUs: cuBLAS multiplies, not our own kernels */
