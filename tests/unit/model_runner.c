@@ -69,6 +69,7 @@ void runner_run(const char *path, const struct runner_options *options, runner_b
     if (gpus && options->device == RANK_CPU) {
         ro.device = RANK_CUDA;
         ro.n_gpus = atoi(gpus);
+        r->options.part_rows = 0; /* as the engine has it on GPUs */
         ro.same_bits = !options->library_products;
         for (int i = 0; i < ro.n_gpus; i++) ro.gpus[i] = i;
     }
