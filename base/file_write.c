@@ -23,7 +23,7 @@ int file_writer_open(struct file_writer *w, const char *path, struct error *e) {
         return error_set(e, ERR_MEMORY, "%s: no memory to write it", path);
     }
     snprintf(w->part, size, "%s.part", path);
-    w->fd = open(w->part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    w->fd = open(w->part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (w->fd >= 0) return 0;
     int err = error_errno(e, errno, path, "create");
     file_writer_abandon(w);
@@ -93,7 +93,7 @@ int dir_make(const char *path, struct error *e) {
         if (*slash != '/' && *slash != '\0') continue;
         char end = *slash;
         *slash = '\0';
-        if (mkdir(at, 0700) != 0 && errno != EEXIST) err = error_errno(e, errno, at, "create");
+        if (mkdir(at, 0777) != 0 && errno != EEXIST) err = error_errno(e, errno, at, "create");
         *slash = end;
         if (end == '\0') break;
     }

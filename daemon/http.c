@@ -34,8 +34,8 @@ static void forget_request(struct http *http) {
     http->body_size = http->body_capacity = http->url_size = 0;
     http->whole = http->in_value = false;
     http->name[0] = '\0';
-    struct http_header *headers[] = {&http->authorization, &http->content_type, &http->origin,
-                                     &http->host, &http->expect};
+    struct http_header *headers[] = {&http->authorization, &http->content_type, &http->content_encoding,
+                                     &http->origin, &http->host, &http->expect};
     for (size_t i = 0; i < sizeof headers / sizeof *headers; i++) headers[i]->text[0] = '\0';
 }
 
@@ -62,7 +62,7 @@ static struct http_header *header_of(struct http *http) {
     } known[] = {
         {"authorization", &http->authorization}, {"content-type", &http->content_type},
         {"origin", &http->origin},               {"host", &http->host},
-        {"expect", &http->expect},
+        {"expect", &http->expect},               {"content-encoding", &http->content_encoding},
     };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strcasecmp(known[i].name, http->name) == 0) return known[i].at;
@@ -159,7 +159,11 @@ static const struct http_parser_settings settings = {
 
 static int read_body(struct http *http, const struct http_route *route, json_t **params,
                      struct message_cost *cost, struct error *e) {
+    const char *encoding = http->content_encoding.text;
     *cost = (struct message_cost){http->body_size, http->body_size};
+    if (*encoding && strcasecmp(encoding, "identity") != 0)
+        return error_set(e, ERR_MEDIA, "the body is encoded as %.40s: send it as it is, without "
+                                       "Content-Encoding", encoding);
     if (route->multipart && !is_type(http, "multipart/form-data"))
         return error_set(e, ERR_MEDIA, "%s takes a file: send it as multipart/form-data",
                          route->path);

@@ -41,7 +41,7 @@ struct http {
     char name[32];        /* of the header that is being read */
     struct http_header *value; /* where it goes, or NULL */
     bool in_value;
-    struct http_header authorization, content_type, origin, host, expect;
+    struct http_header authorization, content_type, content_encoding, origin, host, expect;
     char url[HTTP_MAX_URL];
     size_t url_size;
     char *body; /* owned */

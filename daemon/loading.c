@@ -87,7 +87,7 @@ static void say_ready(struct server *server) {
     log_info("KV cache %s: %d blocks of %d positions; context %d, %d slots",
              stats.kv_type >= 0 ? dtype_info((enum dtype)stats.kv_type)->name : "?",
              stats.kv_blocks, stats.block_size, stats.ctx, stats.slots);
-    log_info("READY on %s after %.0f ms", server->listener.path, ms_since(server->started_ns));
+    log_info("READY on %s after %.0f ms", server->listener.path, ms_since(server->load_began_ns));
     notify_send("READY=1\nSTATUS=serving");
 }
 
@@ -243,6 +243,7 @@ void loading_start(struct server *server, const struct daemon_config *want) {
     l->draft_path = want ? want->draft : NULL;
     l->other_base = want && !is_same_file(want->model, server->config->model);
     l->work.data = l;
+    if (server->was_ready) server->load_began_ns = clock_ns();
     server_enter(server, SERVER_LOADING);
     notify_send("STATUS=loading the model");
     uv_queue_work(&server->loop, &l->work, open_files, on_opened);

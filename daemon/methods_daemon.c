@@ -99,6 +99,7 @@ static void stats_of(const struct server *server, struct engine_stats *stats) {
     stats->kv_type = -1;
     stats->slots = (int32_t)server->config->slots;
     if (server->engine) engine_stats(server->engine, stats);
+    engine_stats_add(stats, &server->past);
 }
 
 /* On the worker pool: the store may wait for the disk. */

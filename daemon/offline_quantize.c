@@ -84,7 +84,8 @@ int offline_quantize(int argc, char **argv) {
         } else if (argv[i][0] == '-' || n == 3) return misused("tpd: unexpected \"%s\"\n", argv[i]);
         else words[n++] = argv[i];
     }
-    if (n != 3) return misused("tpd: %s\n", "IN, OUT and q8 or q4 are needed");
+    if (n != 3 || !*words[0] || !*words[1])
+        return misused("tpd: %s\n", "IN, OUT and q8 or q4 are needed");
     int quant = quant_from_name(words[2]);
     if (quant <= QUANT_NONE) return misused("tpd: \"%s\" is neither q8 nor q4\n", words[2]);
     signal(SIGINT, on_signal);

@@ -141,7 +141,10 @@ static int read_bias(struct sampling *s, json_t *bias, int32_t vocab, struct err
         snprintf(field, sizeof field, "logit_bias.%.40s", key);
         if (id < 0) {
             snprintf(expected, sizeof expected, "keyed by token ids from 0 to %d", vocab - 1);
-            return schema_refuse(e, field, expected, value);
+            json_t *got = json_string(key);
+            int rc = schema_refuse(e, field, expected, got);
+            json_decref(got);
+            return rc;
         }
         double number = json_is_number(value) ? json_number_value(value) : 1e9;
         if (number < -1000 || number > 1000)

@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* --- the end --- */
@@ -194,10 +195,11 @@ int server_run(const struct daemon_config *config) {
     struct server *server = calloc(1, sizeof *server);
     if (!server) return EXIT_BUSY;
     signal(SIGPIPE, SIG_IGN);
+    umask(0077); /* what the daemon writes is for its user alone */
     server->settings = *config;
     server->config = &server->settings;
     accept_limits(server);
-    server->started_ns = clock_ns();
+    server->started_ns = server->load_began_ns = clock_ns();
     server->state_lock_fd = -1;
     server->listener = (struct listener){.fd = -1, .lock_fd = -1};
     log_info("tpd %s, pid %ld", TPD_VERSION, (long)getpid());

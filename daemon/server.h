@@ -61,6 +61,7 @@ struct server {
 
     enum server_state state; /* server_enter changes it */
     bool was_ready;          /* once; from then on a load that fails does not end the daemon */
+    int64_t load_began_ns;   /* the first load begins with the daemon */
     struct model_change change;
     uv_timer_t unload_timer; /* daemon/unloading.c */
     int exit_code;
@@ -75,6 +76,7 @@ struct server {
     struct tokenizer *tokenizer; /* the same */
     struct chat *chat;           /* the same */
     struct engine *engine;       /* NULL until it is started */
+    struct engine_stats past;    /* counters of the engines of models that were unloaded */
     struct training *training;   /* fine-tune jobs */
     struct metrics metrics;
     struct adapters *adapters; /* daemon/adapters.c */

@@ -69,6 +69,11 @@ static void on_free(uv_timer_t *timer) {
                           .tokenizer = server->tokenizer,
                           .chat = server->chat};
     r->work.data = r;
+    if (server->engine) {
+        struct engine_stats stats;
+        engine_stats(server->engine, &stats); /* nobody asks it any more: these are its last */
+        engine_stats_add(&server->past, &stats);
+    }
     server->engine = NULL;
     server->model = NULL;
     server->draft = NULL;
@@ -97,8 +102,9 @@ static void on_timeout(uv_timer_t *timer) {
 
 void unloading_start(struct server *server, int64_t timeout_ms) {
     server_enter(server, SERVER_UNLOADING);
-    log_info("unloading %s: %lld live requests", server->config->model,
-             (long long)server->n_model_calls);
+    if (server->model) /* none where a load has failed early */
+        log_info("unloading %s: %lld live requests", model_path(server->model),
+                 (long long)server->n_model_calls);
     notify_send("STATUS=unloading the model");
     uv_timer_start(&server->unload_timer, on_timeout, (uint64_t)timeout_ms, 0);
     unloading_look(server);

@@ -274,7 +274,7 @@ int model_merge(struct merge_report *report, const struct model *base, const str
     }
     if (!err) {
         sprintf(m.dir, "%s.part", to);
-        err = dir_remove(m.dir, e); /* of a merge that was killed */
+        if (path_exists(m.dir)) err = dir_remove(m.dir, e); /* of a merge that was killed */
         if (!err) err = dir_make(m.dir, e);
         if (!err) err = write_all(&m, e);
         if (!err) err = dir_move(m.dir, to, e);

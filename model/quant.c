@@ -68,8 +68,8 @@ static int refuse_quantised(const struct model *m, const struct slot *slots, siz
         const struct store_tensor *t = *slots[i].at;
         if (!dtype_is_quantised((enum dtype)t->type)) continue;
         return error_set(e, ERR_CONFIG,
-                         "%s is quantised already (%s is %s): quant is for f32, f16 and bf16 models; leave "
-                         "it out, or give the model that this one was made of",
+                         "%s is quantised already (%s is %s): quant is for f32, f16 and bf16 models; "
+                         "serve this one with quant none, or give the model that it was made of",
                          m->path, t->name, t->type_name);
     }
     return 0;
@@ -325,7 +325,7 @@ int model_quantise_to(const struct model *model, enum quant quant, const char *o
         part = NULL;
         err = error_set(e, ERR_MEMORY, "no memory for a path");
     } else if (!err) {
-        err = dir_remove(part, e); /* of a run that was killed */
+        if (path_exists(part)) err = dir_remove(part, e); /* of a run that was killed */
         if (!err) err = dir_make(part, e);
         if (!err) err = write_directory(model, quant, pieces, n, part, options, e);
         if (!err) err = dir_move(part, out, e);

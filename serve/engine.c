@@ -194,6 +194,22 @@ void engine_stats(struct engine *engine, struct engine_stats *out) {
     }
 }
 
+void engine_stats_add(struct engine_stats *to, const struct engine_stats *before) {
+    to->preemptions += before->preemptions;
+    to->prefix_queries += before->prefix_queries;
+    to->prefix_hits += before->prefix_hits;
+    to->requests += before->requests;
+    to->requests_failed += before->requests_failed;
+    to->requests_cancelled += before->requests_cancelled;
+    to->prompt_tokens += before->prompt_tokens;
+    to->completion_tokens += before->completion_tokens;
+    to->guessed_tokens += before->guessed_tokens;
+    to->accepted_tokens += before->accepted_tokens;
+    to->prefill_seconds += before->prefill_seconds;
+    to->decode_seconds += before->decode_seconds;
+    to->draft_seconds += before->draft_seconds;
+}
+
 /* --- from start to end ----------------------------------------------------------------------- */
 
 static void engine_free(struct engine *engine) {

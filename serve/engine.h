@@ -275,5 +275,7 @@ struct engine_stats {
     } ranks[PLAN_MAX_RANKS];
 };
 void engine_stats(struct engine *engine, struct engine_stats *out);
+/* Adds to the counters of `to` those of an engine that was there before; gauges stay. */
+void engine_stats_add(struct engine_stats *to, const struct engine_stats *before);
 
 #endif

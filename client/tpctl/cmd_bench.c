@@ -337,6 +337,10 @@ int cmd_bench(struct tool *tool, const struct args *args) {
             complain("--gen wants at least 2 tokens: their speed is what is between them");
             return TPD_EXIT_USAGE;
         }
+    if (bench.prompts.n + bench.gens.n == 0) {
+        complain("nothing is to be measured: --prompt and --gen are both 0");
+        return TPD_EXIT_USAGE;
+    }
     if (!model && args->n_words > 0) {
         complain("flags of tpd, such as '%s', make sense with --model alone", args->words[0]);
         return TPD_EXIT_USAGE;

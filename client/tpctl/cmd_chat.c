@@ -22,7 +22,9 @@
     {"repetition-penalty", 0, OPTION_NUMBER, "R", "repetition_penalty",                            \
      "over 1 discourages what was said (1 = off)"},                                                \
     {"seed", 0, OPTION_INTEGER, "S", "seed", "the same seed, talk and model give the same text"},  \
-    {"stop", 0, OPTION_TEXTS, "STR", "stop", "end before STR; may be given several times"}
+    {"stop", 0, OPTION_TEXTS, "STR", "stop", "end before STR; may be given several times"},        \
+    {"speculative", 0, OPTION_TEXT, "WAY", "speculative",                                          \
+     "guess ahead by ngram, draft or auto, or off (default: auto with a draft model)"}
 
 const struct option_def chat_options[] = {
     {"system", 's', OPTION_TEXT, "TEXT", NULL, "what the model is told before all"},

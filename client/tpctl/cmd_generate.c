@@ -28,6 +28,8 @@ const struct option_def generate_options[] = {
     {"json-schema", 0, OPTION_TEXT, "FILE", NULL, "answer with JSON that validates by FILE"},
     {"grammar", 0, OPTION_TEXT, "FILE", NULL, "answer with a text of the grammar (GBNF) in FILE"},
     {"adapter", 0, OPTION_TEXT, "A", "adapter", "generate with this adapter"},
+    {"speculative", 0, OPTION_TEXT, "WAY", "speculative",
+     "guess ahead by ngram, draft or auto, or off (default: auto with a draft model)"},
     {"no-stream", 0, OPTION_FLAG, NULL, NULL, "print the text when it is whole"},
     {0},
 };
@@ -77,7 +79,7 @@ static int put_form(const struct args *args, const char *option, const char *par
     int rc = read_file(path, &text, &size);
     if (rc != EXIT_OK) return rc;
     if (!strcmp(option, "json-schema")) rc = read_schema(path, text, size, &value);
-    else rc = text_to_json(path, text, size, &value);
+    else rc = text_to_json("grammar's file", text, size, &value);
     free(text);
     if (rc == EXIT_OK) json_object_set_new(args->params, param, value);
     return rc;

@@ -43,7 +43,12 @@ static void put_head(const struct tool *tool, const json_t *s) {
     char up[32];
     printf("%stpd %s%s  %s, up %s, ", bold(tool), word(s, "version"), unbold(tool), word(s, "state"),
            seconds_text(number(s, "uptime_s"), up));
-    put_string(tool, part(part(s, "model"), "path"));
+    const json_t *path = part(part(s, "model"), "path");
+    if (!json_is_string(path)) {
+        printf("no model\n\n");
+        return;
+    }
+    put_string(tool, path);
     printf(" at tp %.0f\n\n", number(s, "tp"));
 }
 

@@ -203,6 +203,15 @@ int tool_ask(struct tool *tool, const char *method, json_t *params, json_t **res
     return rc;
 }
 
+/* "'tpctl model info', 'tpctl model load'": the commands that begin with this word of n bytes. */
+static void list_commands(const char *word, size_t n, char *out, size_t size) {
+    size_t at = 0;
+    *out = '\0';
+    for (const struct command *c = commands; c->name; c++)
+        if (!strncmp(c->name, word, n) && c->name[n] == ' ' && at < size)
+            at += (size_t)snprintf(out + at, size - at, "%s'tpctl %s'", at ? ", " : "", c->name);
+}
+
 /* The command that argv[*i …] names, one word or two; leaves *i behind it. */
 static const struct command *find_command(int argc, char **argv, int *i) {
     for (const struct command *c = commands; c->name; c++) {
@@ -222,13 +231,14 @@ static const struct command *find_command(int argc, char **argv, int *i) {
 
 static int unknown_command(const char *word, const char *next) {
     const char *names[sizeof commands / sizeof *commands];
-    char whole[64];
+    char whole[64], all[512];
     size_t n = 0, size = strlen(word);
     for (const struct command *c = commands; c->name; c++) {
         if (!strncmp(c->name, word, size) && c->name[size] == ' ') {
-            complain(next ? "'tpctl %s' does not know '%s'; there is 'tpctl %s'"
-                          : "'tpctl %s' needs a second word%.0s: 'tpctl %s'",
-                     word, next ? next : "", c->name);
+            list_commands(word, size, all, sizeof all);
+            complain(next ? "'tpctl %s' does not know '%s'; there is %s"
+                          : "'tpctl %s' needs a second word%.0s: %s",
+                     word, next ? next : "", all);
             return TPD_EXIT_USAGE;
         }
         names[n++] = c->name;

@@ -73,7 +73,7 @@ static void nested_text(const json_t *value, char out[CELL]) {
 
 static void cell_text(const char *path, const json_t *value, char out[CELL]) {
     char buf[32];
-    if (json_is_string(value)) copy_clean(out, CELL, json_string_value(value));
+    if (json_string_length(value) > 0) copy_clean(out, CELL, json_string_value(value));
     else if (json_is_boolean(value)) strcpy(out, json_is_true(value) ? "yes" : "no");
     else if (json_is_number(value))
         snprintf(out, CELL, "%s", number_text(path, json_number_value(value), buf));
@@ -128,19 +128,25 @@ static void put_plain(const char *path, const json_t *value) {
     putchar('\n');
 }
 
-/* "used 12, free 500" */
+/* "used 12, free 500"; an object within it stands in parentheses. */
 static void put_inline(const char *path, const json_t *object) {
     const char *key, *comma = "";
     json_t *member;
     char inner[MAX_PATH], cell[CELL], label[CELL];
     json_object_foreach((json_t *)object, key, member) {
         join_path(inner, path, key);
-        cell_text(inner, member, cell);
         label_text(key, label);
-        printf("%s%s %s", comma, label, cell);
+        printf("%s%s ", comma, label);
         comma = ", ";
+        if (json_object_size(member) > 0) {
+            putchar('(');
+            put_inline(inner, member);
+            putchar(')');
+        } else {
+            cell_text(inner, member, cell);
+            fputs(cell, stdout);
+        }
     }
-    putchar('\n');
 }
 
 /* The columns of a list of objects: paths of its first entry, one level of nesting opened. */
@@ -236,7 +242,10 @@ void put_object(const struct tool *tool, const json_t *object) {
         put_padded(label, is_table ? 0 : LABEL_WIDTH);
         printf("%s%s", unbold(tool), is_table ? "\n" : " ");
         if (is_table) put_list(tool, key, member);
-        else if (json_is_object(member)) put_inline(key, member);
+        else if (json_is_object(member)) {
+            put_inline(key, member);
+            putchar('\n');
+        }
         else if (json_is_array(member)) put_values(key, member);
         else {
             cell_text(key, member, cell);

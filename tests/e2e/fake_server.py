@@ -191,6 +191,7 @@ class FakeServer:
 
     def model_info(self, *_):
         return {"architecture": "llama", "bytes": 3145728, "shape": {"layers": 2, "heads": 4},
+                "draft": {"path": "/models/small", "shape": {"layers": 1, "heads": 2}, "tp": 1}, "note": "",
                 "ranks": [{"rank": 0, "weights": 2048, "kv": 0}, {"rank": 1, "weights": 1024, "kv": 1}]}
 
     def metrics(self, *_):

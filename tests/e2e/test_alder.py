@@ -33,6 +33,18 @@ def test_the_bundled_model_says_what_it_said(tmp_path, tp):
     assert daemon.stop() == 0
 
 
+def test_the_first_thing_to_try_answers(tmp_path):
+    """What README shows a newcomer first, word by word."""
+    shown = re.search(r"the first thing to try:\n```\n(.*?)```", (ROOT / "README.md").read_text(), re.S)[1]
+    start, ask = shown.splitlines()
+    assert re.fullmatch(r"tpd --model \S+/models/alder &", start)
+    daemon = Daemon(tmp_path / "tpd", ALDER)
+    run = subprocess.run(["sh", "-c", ask], capture_output=True, text=True, timeout=60,
+                         env={**os.environ, "PATH": f"{BUILD}:{os.environ['PATH']}", "TPD_SOCKET": str(daemon.socket)})
+    assert (run.returncode, run.stdout.strip()) == (0, "Mira lives in a den under the old oak."), run.stderr
+    assert daemon.stop() == 0
+
+
 def test_its_stories_are_whole_at_every_temperature(tmp_path):
     """Words are words of the valley, quotation marks come in pairs, and a story has an end."""
     known = set(re.findall(r"[A-Za-z]+", texts(2000, 99)))

@@ -1,4 +1,5 @@
 """HTTP on the socket and over TCP: the paths that need no chat, and clients that mean no good."""
+import gzip
 import json
 import re
 import socket
@@ -165,6 +166,7 @@ def test_log_probabilities_are_parallel_arrays_that_fit_the_text(http):
     ({"prompt": ["a"] * 129}, "prompt", "128"),
     ({"prompt": ["a"] * 100, "n": 2}, "n", "128"),
     ({"prompt": [99999999]}, None, "99999999"),
+    ({"logit_bias": {"hello": 1}}, "logit_bias.hello", 'not the string "hello"'),
 ])
 def test_a_wrong_parameter_is_named(http, body, param, words):
     answer = completion(http, **body)
@@ -226,6 +228,9 @@ def test_a_body_must_be_json_and_say_so(http):
         answer = ask(http, "POST", "/v1/completions", body, **{"Content-Type": "application/json"})
         assert answer.status == 400, body[:20]
     assert ask(http, "POST", "/v1/completions").status == 400
+    packed = ask(http, "POST", "/v1/completions", gzip.compress(b'{"prompt":"hello"}'),
+                 **{"Content-Type": "application/json", "Content-Encoding": "gzip"})
+    assert packed.status == 415 and "gzip" in packed.error["message"]
     ok = ask(http, "POST", "/v1/completions", b'{"prompt":"hello"}', **{"Content-Type": "Application/JSON; charset=utf-8"})
     assert ok.status == 200
 

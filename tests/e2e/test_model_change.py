@@ -1,6 +1,8 @@
 """model.unload and model.load: the daemon stays, its model goes and comes."""
 import json
+import re
 import subprocess
+import time
 
 import pytest
 
@@ -111,6 +113,51 @@ def test_a_model_comes_with_a_draft_and_in_fewer_bits(start):
         assert client.call("model.load", draft=str(TINY))["draft"]
         client.call("model.unload")
         assert not client.call("model.load", path=str(ALDER))["draft"]
+
+
+def test_what_was_counted_stays_counted(start):
+    daemon = start()
+    with daemon.client() as client:
+        for i in range(1, 4):
+            client.call("generate", **ASK)
+            status = client.call("status")
+            assert status["requests"]["total"] == i and status["tokens"]["completion"] == 10 * i
+            client.call("model.unload")
+            gone = client.call("status")
+            assert gone["requests"] == status["requests"] and gone["tokens"] == status["tokens"]
+            client.call("model.load")
+        text = client.call("metrics")["text"]
+        assert "\ntpd:generation_tokens_total 30\n" in text
+
+
+def test_the_log_names_what_is_unloaded_and_times_the_load_alone(start):
+    daemon = start()
+    with daemon.client() as client:
+        time.sleep(1.5)
+        client.call("model.unload")
+        assert refused(client, "model.load", {"path": "/no/such"}).code == -32003
+        eventually(lambda: state(client) == "UNLOADED")
+        client.call("model.load")
+        uptime_ms = client.call("status")["uptime_s"] * 1000
+        screen = subprocess.run([BUILD / "tpctl", "--socket", daemon.socket, "top"], capture_output=True, text=True)
+        assert f"{TINY} at tp 1" in screen.stdout
+        client.call("model.unload")
+        screen = subprocess.run([BUILD / "tpctl", "--socket", daemon.socket, "top"], capture_output=True, text=True)
+        assert "UNLOADED" in screen.stdout and ", no model\n" in screen.stdout
+    assert daemon.stop() == 0
+    log = daemon.log()
+    assert log.count(f"unloading {TINY}") == 2, "the load that failed had nothing to unload"
+    took = [float(ms) for ms in re.findall(r"READY on .* after (\d+) ms", log)]
+    assert len(took) == 2 and took[1] < uptime_ms - 1400
+
+
+def test_fewer_bits_stay_asked_for_and_a_refusal_says_how_to_stop_that(start, tmp_path):
+    made = subprocess.run([BUILD / "tpd", "quantize", ALDER, tmp_path / "made", "q8"], capture_output=True)
+    assert made.returncode == 0
+    with start("--quant", "q4").client() as client:
+        client.call("model.unload")
+        assert "quant none" in refused(client, "model.load", {"path": str(tmp_path / "made")}).message
+        assert client.call("model.load", path=str(tmp_path / "made"), quant="none")["dtype"] == "q8_0"
 
 
 def test_a_load_that_fails_says_why_and_the_daemon_stays(start, tmp_path):

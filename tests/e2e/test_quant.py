@@ -76,6 +76,29 @@ def test_where_nothing_can_be_kept_the_model_is_served_all_the_same(tmp_path):
     assert "cannot be kept" in log_of(tmp_path / "tpd")
 
 
+def mode(path):
+    return path.stat().st_mode & 0o777
+
+
+def test_what_a_person_writes_follows_his_umask_and_the_daemon_s_own_is_his_alone(tmp_path):
+    run = subprocess.run(["sh", "-c", "umask 027; exec \"$@\"", "sh", BUILD / "tpd", "quantize", ALDER,
+                          tmp_path / "made", "q8"], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert mode(tmp_path / "made") == 0o750 and mode(tmp_path / "made/model.gguf") == 0o640
+    old = os.umask(0)
+    try:
+        told(tmp_path / "tpd", "--quant", "q8")
+    finally:
+        os.umask(old)
+    [file] = kept(tmp_path / "tpd")
+    assert mode(file) == 0o600 and mode(file.parent) == 0o700
+
+
+def test_where_nothing_may_be_written_or_nothing_is_named_it_says_so(tmp_path):
+    run = subprocess.run([BUILD / "tpd", "quantize", ALDER, "", "q8"], capture_output=True, text=True)
+    assert run.returncode == 64 and "IN, OUT" in run.stderr
+
+
 def test_quantised_and_unknown_are_refused(tmp_path):
     run = subprocess.run([BUILD / "tpd", "quantize", ALDER, tmp_path / "q4", "q4", "--json"],
                          capture_output=True, text=True)

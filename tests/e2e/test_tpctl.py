@@ -88,13 +88,13 @@ def test_generate_sends_its_options_under_the_names_of_the_protocol(server):
     run = tpctl(server, "generate", "hi", "-n", "4", "-t0.5", "--top-p=0.9", "--top-k", "5", "--min-p",
                 "0.1", "--seed", "7", "--stop", "a", "--stop", "b", "--adapter", "x", "--echo",
                 "--ignore-eos", "--repetition-penalty", "1.1", "--presence-penalty", "0.2",
-                "--frequency-penalty", "-0.3")
+                "--frequency-penalty", "-0.3", "--speculative", "ngram")
     assert run.returncode == 0, run.stderr
     assert server.received[0]["params"] == {
         "prompt": "hi", "stream": True, "max_tokens": 4, "temperature": 0.5, "top_p": 0.9,
         "top_k": 5, "min_p": 0.1, "seed": 7, "stop": ["a", "b"], "adapter": "x", "echo": True,
         "ignore_eos": True, "repetition_penalty": 1.1, "presence_penalty": 0.2,
-        "frequency_penalty": -0.3}
+        "frequency_penalty": -0.3, "speculative": "ngram"}
 
 
 def test_options_come_in_any_order_and_words_after_two_dashes_are_words(server):
@@ -181,6 +181,8 @@ def test_metrics_are_as_prometheus_reads_them(server):
 def test_model_info_names_shapes_and_bytes(server):
     shown = tpctl(server, "model", "info").stdout
     assert "3.0 MiB" in shown and "layers 2" in shown and "2.0 KiB" in shown
+    assert "draft            path /models/small, shape (layers 1, heads 2), tp 1\n" in shown
+    assert "note             -\n" in shown
     assert server.received[0]["method"] == "model.info"
 
 
@@ -252,6 +254,14 @@ def test_a_prompt_that_is_not_utf8_is_refused_with_its_place(server, prompt, at)
     assert server.received == []
 
 
+def test_a_grammar_that_is_not_utf8_is_refused_with_its_place(server, tmp_path):
+    (tmp_path / "g").write_bytes(b'root ::= "\xff"')
+    run = tpctl(server, "generate", "hi", "--grammar", str(tmp_path / "g"))
+    assert run.returncode == BAD_DATA
+    assert one_line(run) == "tpctl: the grammar's file is not valid UTF-8 at byte 10 (0xff)\n"
+    assert server.received == []
+
+
 # --- usage --------------------------------------------------------------------------------------
 
 
@@ -260,8 +270,8 @@ def test_a_prompt_that_is_not_utf8_is_refused_with_its_place(server, prompt, at)
     (["genrate"], "did you mean 'generate'"),
     (["stat"], "did you mean 'status'"),
     (["xyzzy"], "'tpctl help' lists them"),
-    (["model"], "model info"),
-    (["model", "inof"], "model info"),
+    (["model"], "'tpctl model info', 'tpctl model load', 'tpctl model unload'"),
+    (["model", "inof"], "'tpctl model merge'"),
     (["generate", "hi", "--sede", "3"], "did you mean '--seed'"),
     (["generate", "hi", "-n"], "wants a value"),
     (["generate", "hi", "-n", "many"], "whole number"),

@@ -271,7 +271,7 @@ def test_bench_measures_the_daemon_that_runs(tpd):
 
 
 @pytest.mark.parametrize("words, says", [
-    (["-b", "0"], "--batch"), (["-p", "5,x"], "--prompt"), (["-n", "1"], "at least 2"),
+    (["-b", "0"], "--batch"), (["-p", "0", "-n", "0"], "nothing is to be measured"), (["-p", "5,x"], "--prompt"), (["-n", "1"], "at least 2"),
     (["-r", "0"], "--repeat"), (["-b", "99"], "--slots 99"), (["--", "--tp", "2"], "--model"),
 ])
 def test_bench_says_what_it_wants(tpd, words, says):
