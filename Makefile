@@ -57,7 +57,7 @@ BENCHES = $(patsubst bench/%.c,$(B)/bench/%,$(BENCH_SRC)) $(B)/bench/load
 CUSIM_DEVICE_SRC = $(filter-out tests/cusim/test_%,$(wildcard tests/cusim/*.cc)) $(wildcard kernels/cuda/*.cu)
 CUSIM_SRC = $(CUSIM_DEVICE_SRC) $(wildcard tests/cusim/*.cu)
 CUSIM_TESTS = $(patsubst tests/cusim/%.cc,$(B)/cusim/%,$(wildcard tests/cusim/test_*.cc)) \
-              $(B)/cusim/golden_models $(B)/cusim/golden_training
+              $(B)/cusim/golden_models $(B)/cusim/golden_training $(B)/cusim/golden_planning
 CUSIM_FLAGS = -std=gnu++17 $(OPT) -g -Wall -Wextra -Werror -DTPD_CUSIM -D_GNU_SOURCE -ffp-contract=off -fPIC -fvisibility=hidden -pthread -I. -Itests/cusim \
               -Itests/cusim/include
 cusim_obj = $(patsubst %,$(B)/obj/cusim/%.o,$(1))
@@ -105,6 +105,7 @@ $(B)/obj/cusim/%.o: %
 # The goldens of the C tests, on ranks that have simulated devices.
 $(B)/cusim/golden_models: $(B)/obj/tests/unit/test_model_golden.o
 $(B)/cusim/golden_training: $(B)/obj/tests/unit/test_train_golden.o
+$(B)/cusim/golden_planning: $(B)/obj/tests/unit/test_planning.o
 $(B)/cusim/golden_%: $(B)/libtesthelp.a $(call cusim_obj,$(CUSIM_SRC)) $(B)/libtpdcore.a
 	@mkdir -p $(@D)
 	$(CXX) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(B)/libtpdcore.a -lcmocka $(LDLIBS)

@@ -17,13 +17,13 @@ PUBLISHED = {
     ("CodeLlama-7b-hf", 8192, False): 42.8, ("CodeLlama-7b-hf", 8192, True): 21.4,
     ("CodeLlama-7b-hf", 16384, False): None, ("CodeLlama-7b-hf", 16384, True): 26.6,
 }
-KINDS = ["weights", "kv", "activations", "parameters", "gradients", "optimizer"]
+KINDS = ["weights", "kv", "activations", "parameters", "gradients", "optimizer", "scratch"]
 
 
 def plan(model, ctx, method, checkpointing, *more):
     words = [TPD, "plan", ROOT / f"bench/configs/{model}.json", "--tp", 4, "--ctx", ctx, "--train",
              method, f"--grad-checkpointing={checkpointing}", "--memory", "80GB", "--bandwidth", "2T",
-             "--flops", "312T", "--set", "compute=bf16", "--json", *more]
+             "--flops", "312T", "--device", "cuda", "--set", "compute=bf16", "--json", *more]
     run = subprocess.run(list(map(str, words)), capture_output=True, text=True, check=True)
     return json.loads(run.stdout)
 

@@ -165,8 +165,10 @@ static int ask_serving(struct planner *p, struct error *e) {
     if ((int64_t)q->ctx * batch > max_positions)
         return error_set(e, ERR_PARAMS, "batch %d of ctx %d is more than the %lld positions that can be "
                          "planned for", batch, q->ctx, (long long)max_positions);
+    ask_device(p, tp);
     struct engine_options options = {.model = p->model,
                                      .tp = tp,
+                                     .n_gpus = p->device.kind == DEVICE_CUDA ? tp : 0,
                                      .ctx = q->ctx,
                                      .slots = batch,
                                      .narrow_activations = !p->context->f32_activations,
@@ -177,7 +179,6 @@ static int ask_serving(struct planner *p, struct error *e) {
     q->model = p->model;
     q->split = &p->split;
     q->sequences = batch;
-    ask_device(p, tp);
     return err;
 }
 

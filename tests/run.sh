@@ -66,6 +66,9 @@ each_cusim() { # a few orders of everything that has no order; some golden model
         env TPD_TEST_GPUS=8 TPD_TEST_ONLY="${TPD_TEST_ONLY:-granite llama-q4_k}" \
         TPD_TEST_TP="${TPD_TEST_TP:-1 4 8}" \
         timeout 1200 "$B/cusim/golden_models"
+    [ -x "$B/cusim/golden_planning" ] && run_one "memory on simulated GPUs is as planned" \
+        env TPD_TEST_GPUS=2 TPD_TEST_ONLY=llama-q4_k TPD_TEST_TP=2 TPD_TEST_WAY="0 3" \
+        timeout 600 "$B/cusim/golden_planning"
     [ -x "$B/cusim/golden_training" ] && run_one "golden training on simulated GPUs" \
         env TPD_TEST_GPUS=8 TPD_TEST_ONLY="${TPD_TEST_ONLY:-full-llama-8-heads lora-llama-q4_0}" \
         TPD_TEST_TP="${TPD_TEST_TP:-1 2 4 8}" TPD_TEST_WAY="${TPD_TEST_WAY:-0 7}" \

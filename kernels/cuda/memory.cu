@@ -110,6 +110,12 @@ static int reserve(struct cuda_context *c, int tag, size_t bytes, struct error *
     return bytes > room_to_grow(m) ? memory_short(c, bytes, e) : stretch_new(c, tag, bytes, e);
 }
 
+static void free_empty_stretches(struct cuda_context *c) {
+    struct carve *arena = &c->memory.arena;
+    for (int i = arena->n - 1; i >= 0; i--)
+        if (arena->stretches[i].n_pieces == 0) stretch_free(c, &arena->stretches[i]);
+}
+
 int cuda_mem_reserve(struct kctx *base, const struct mem_use *planned, struct error *e) {
     struct cuda_context *c = cuda_of(base);
     struct cuda_memory *m = &c->memory;
@@ -122,7 +128,9 @@ int cuda_mem_reserve(struct kctx *base, const struct mem_use *planned, struct er
     int rc = reserve(c, STRETCH_WEIGHTS, weights, e);
     if (rc == 0) rc = reserve(c, STRETCH_REST, rest, e);
     if (rc == 0 && scratch > has) rc = cuda_scratch_reserve(c, scratch, e);
-    return rc ? error_prefix(e, "the memory that the plan reckons: ") : 0;
+    if (rc == 0) return 0;
+    free_empty_stretches(c);
+    return error_prefix(e, "the memory that the plan reckons: ");
 }
 
 /* --- pieces ------------------------------------------------------------------------------------------ */

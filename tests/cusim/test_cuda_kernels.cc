@@ -82,21 +82,6 @@ static void layouts_say_where_everything_is(void **) {
     }
 }
 
-static void a_handle_opens_just_the_allocation(void **) {
-    struct mem_handle handle;
-    struct error e;
-    dev_addr at;
-    uint64_t named;
-    assert_int_equal(gpu->ops->mem_alloc(gpu, MEM_WEIGHTS, 1000, &at, &e), 0);
-    assert_int_equal(gpu->ops->mem_export(gpu, at, nullptr, &handle, &e), 0);
-    memcpy(&named, handle.ipc, sizeof named); /* as tests/cusim makes them */
-    assert_int_equal(handle.kind, MEM_HANDLE_CUDA);
-    assert_int_equal(named + handle.offset, at);
-    assert_true(handle.bytes >= 1000);
-    assert_int_equal(gpu->ops->mem_export(gpu, at + 256, nullptr, &handle, &e), -(int)ERR_INTERNAL);
-    gpu->ops->mem_free(gpu, at);
-}
-
 static void embeddings_of_every_type(void **) {
     for (int type = 0; type < DTYPE_COUNT; type++) {
         int block = dtype_info((enum dtype)type)->block;
@@ -301,7 +286,6 @@ int main() {
         cmocka_unit_test(rows_are_gathered),
         cmocka_unit_test(embeddings_of_every_type),
         cmocka_unit_test(layouts_say_where_everything_is),
-        cmocka_unit_test(a_handle_opens_just_the_allocation),
         cmocka_unit_test(products_of_every_type_and_number_of_rows),
         cmocka_unit_test(attention_reads_what_was_written_whatever_the_mix),
         cmocka_unit_test(blocks_of_q8_are_the_cpus_byte_for_byte),

@@ -127,6 +127,73 @@ static void freed_memory_is_not_read(void **) {
     cudaFree((void *)out);
 }
 
+/* A stretch of 1 KiB, carved into x (100 floats at 0) and out (4 bytes at 512): nothing between them, nor
+ * behind, is anybody's. */
+static void carved(size_t x_bytes, int fault, bool freed, const char *words) {
+    cudaStream_t s = stream_new(0);
+    uint64_t at = device_new(0, 1024);
+    cusim::piece_new(at, x_bytes);
+    cusim::piece_new(at + 512, 4);
+    std::vector<float> ones(x_bytes / 4, 1);
+    cudaMemcpy((void *)at, ones.data(), x_bytes, cudaMemcpyDefault);
+    if (freed) cusim::piece_end(at);
+    planted_sum_rows(at + 512, at, 1, 100, fault, s);
+    if (words) expect_fault(s, words);
+    else {
+        assert_int_equal(cudaStreamSynchronize(s), cudaSuccess);
+        assert_true(device_get(at + 512, 1)[0] == 100);
+    }
+    cudaStreamDestroy(s);
+    cudaFree((void *)at);
+}
+
+static void pieces_of_an_allocation_are_used(void **) { carved(400, PLANT_NONE, false, nullptr); }
+static void an_access_behind_a_piece_is_found(void **) {
+    carved(396, PLANT_NONE, false, "of a piece of 396 bytes: out of bounds");
+    carved(400, PLANT_OUT_OF_BOUNDS, false, "of a piece of 4 bytes: out of bounds");
+}
+static void an_access_between_pieces_is_found(void **) {
+    carved(200, PLANT_NONE, false, "out of bounds");
+}
+static void a_piece_that_was_freed_is_not_read(void **) {
+    carved(400, PLANT_NONE, true, "in a piece that was freed");
+}
+
+static void a_piece_that_is_taken_anew_was_never_written(void **) {
+    cudaStream_t s = stream_new(0);
+    uint64_t at = device_put(0, std::vector<float>(256, 1));
+    for (int way = 0; way < 2; way++) { /* given back and taken; made anew in the stream's order */
+        cusim::piece_new(at, 400);
+        cusim::piece_new(at + 512, 4);
+        planted_fill(at, 100, 1, s);
+        if (way == 0) {
+            assert_int_equal(cudaStreamSynchronize(s), cudaSuccess);
+            cusim::piece_end(at);
+            cusim::piece_new(at, 400);
+        } else cusim::piece_again(reinterpret_cast<cusim::stream *>(s), at, 400);
+        planted_sum_rows(at + 512, at, 1, 100, PLANT_NONE, s);
+        expect_fault(s, "never written");
+        cusim::piece_end(at);
+        cusim::piece_end(at + 512);
+    }
+    cudaStreamDestroy(s);
+    cudaFree((void *)at);
+}
+
+static void pieces_that_overlap_are_refused(void **) {
+    uint64_t at = device_new(0, 1024);
+    cusim::piece_new(at, 300);
+    for (uint64_t other : {at, at + 256, at + 100, at + 1024}) {
+        cusim::piece_new(other, 4);
+        assert_string_not_equal(cusim::last_fault().c_str(), "");
+        cusim::clear_fault();
+    }
+    cusim::piece_end(at + 256);
+    assert_string_not_equal(cusim::last_fault().c_str(), "");
+    cusim::clear_fault();
+    cudaFree((void *)at);
+}
+
 static void the_host_cannot_follow_a_device_address(void **) {
     uint64_t at = device_put(0, {1, 2});
     pid_t child = fork();
@@ -297,6 +364,12 @@ int main() {
         T(a_shuffle_that_not_all_reach_is_found),
         T(memory_that_was_never_written_is_not_read),
         T(freed_memory_is_not_read),
+        T(pieces_of_an_allocation_are_used),
+        T(an_access_behind_a_piece_is_found),
+        T(an_access_between_pieces_is_found),
+        T(a_piece_that_was_freed_is_not_read),
+        T(a_piece_that_is_taken_anew_was_never_written),
+        T(pieces_that_overlap_are_refused),
         T(the_host_cannot_follow_a_device_address),
         T(an_event_orders_two_streams),
         T(a_missing_event_is_found),
