@@ -168,6 +168,32 @@ struct adamw_params {
     float lr, beta1, beta2, eps, weight_decay, c1, c2;
 };
 
+/* The best of a row of logits (or of a rank's part of it), and what the rest amounts to: for choosing a token
+ * without all of them. It lies like this in device memory, too. */
+enum { CANDIDATES = 128, CANDIDATES_BYTES = 8 * CANDIDATES + 32, CANDIDATES_SLICE = 4096 };
+struct candidates {
+    double sum[2];          /* of e^((l - max) * factor), over all logits; what is in it where factor is 0 is not said */
+    float max;              /* -INFINITY where there are none */
+    int32_t n;              /* how many: CANDIDATES, or all there are */
+    int32_t strange;        /* not 0: some logit is not finite, and nothing else here means anything */
+    int32_t of;             /* of how many logits */
+    int32_t id[CANDIDATES]; /* the highest logit first, of equals the lowest id */
+    float logit[CANDIDATES];
+};
+
+/* How many of them the operation needs a row as room to work in: a slice of the logits gives one, and as many as
+ * fit into a slice become one, until there is one. */
+static inline size_t candidates_work(int32_t n) {
+    const size_t slice = CANDIDATES_SLICE, fan_in = CANDIDATES_SLICE / CANDIDATES;
+    size_t all = 0;
+    for (size_t lists = ((size_t)n + slice - 1) / slice; lists > 1; lists = (lists + fan_in - 1) / fan_in)
+        all += lists;
+    return all;
+}
+
+/* The candidates of a row from those of parts of it (at most 64) that do not overlap. factor: of its sums. */
+void candidates_join(struct candidates *out, const struct candidates *parts, int n, const float factor[2]);
+
 /* What can be done of a step that came before: run its operations as they are, record them for the next
  * time, or run what was recorded. */
 enum replay { REPLAY_PLAIN, REPLAY_RECORD, REPLAY_RUN };
@@ -257,6 +283,11 @@ struct kernels {
                         int32_t d);
     /* x[n] *= s; s = 0 clears x, whatever it held. */
     void (*scale)(struct kctx *c, dev_addr x, size_t n, float s);
+    /* out[T] struct candidates of logits [T, V], whose first column is the id first_row. factors [T, 2] f32: of
+     * the two sums; 0 saves the work. work: room for T * candidates_work(V) more of them. NULL where logits lie
+     * in the host's memory anyway. */
+    void (*candidates)(struct kctx *c, dev_addr out, dev_addr work, dev_addr logits, dev_addr factors,
+                       int32_t T, int32_t V, int32_t first_row);
 
     /* --- steps that come again (all four, or NULL where nothing is gained by it) --------------- */
     /* A step of one key has the same operations with the same arguments each time: only what memory holds

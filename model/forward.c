@@ -11,9 +11,14 @@
 
 /* Addresses of the step's integers in device memory. */
 struct step_ints {
-    dev_addr ids, len, out_rows;
+    dev_addr ids, len, out_rows, factors;
     struct step_rows rows;
 };
+
+/* Whether the step's rows may be whole or not, as each is wished for; else all are. */
+static bool wants_wishes(const struct shard *s, const struct step *step) {
+    return s->options.candidates && step->wishes && step->logits;
+}
 
 static struct step_ints upload_ints(struct shard *s, const struct step *step) {
     int32_t *at = s->ints_host;
@@ -36,6 +41,9 @@ static struct step_ints upload_ints(struct shard *s, const struct step *step) {
         if (parts[i].n) memcpy(at, parts[i].from, parts[i].n * sizeof *at);
         at += parts[i].n;
     }
+    out.factors = s->ints + (size_t)(at - s->ints_host) * sizeof *at;
+    for (int32_t i = 0; wants_wishes(s, step) && i < step->n_out; i++, at += 2)
+        memcpy(at, step->wishes[i].factor, sizeof step->wishes[i].factor);
     out.rows.n_rows = step->n_rows;
     out.rows.n_seqs = step->n_seqs;
     out.rows.max_blocks = s->options.max_blocks;
@@ -141,35 +149,85 @@ static void ffn(struct shard *s, const struct part *p, int32_t layer) {
     row_parallel(s, &p->step, layer, MAT_DOWN, s->gate);
 }
 
-/* The logits of rows of out_hidden, whole on every rank. */
-static void logits_of(struct shard *s, int32_t n) {
+/* This rank's part of the logits of the first n rows of out_hidden. */
+static dev_addr logits_part(const struct shard *s) {
+    return s->plan->n > 1 ? s->logits_part : s->logits;
+}
+
+static void compute_logits(struct shard *s, int32_t n) {
     const struct model_config *c = s->config;
     const struct kernels *ops = s->ctx->ops;
-    bool split = s->plan->n > 1;
-    dev_addr part = split ? s->logits_part : s->logits;
-    if (s->n_vocab > 0) {
-        struct linear_job job = {s->head, 0, part};
-        ops->linear(s->ctx, &job, 1, s->out_hidden, n);
-        if (c->logits_scaling != 1)
-            ops->scale(s->ctx, part, (size_t)n * (size_t)s->n_vocab, 1 / c->logits_scaling);
-    }
-    if (split) comm_all_gather(s->comm, s->logits, part, n, s->plan->vocab, DTYPE_F32);
+    if (s->n_vocab == 0) return;
+    struct linear_job job = {s->head, 0, logits_part(s)};
+    ops->linear(s->ctx, &job, 1, s->out_hidden, n);
+    if (c->logits_scaling != 1)
+        ops->scale(s->ctx, job.y, (size_t)n * (size_t)s->n_vocab, 1 / c->logits_scaling);
+}
+
+/* Rows first … first + n - 1 of the logits, whole on every rank. */
+static void gather_logits(struct shard *s, int32_t first, int32_t n) {
+    if (s->plan->n == 1) return;
+    dev_addr part = s->logits_part + (size_t)first * (size_t)s->n_vocab * sizeof(float);
+    dev_addr whole = s->logits + (size_t)first * (size_t)s->config->vocab * sizeof(float);
+    comm_all_gather(s->comm, whole, part, n, s->plan->vocab, DTYPE_F32);
+}
+
+/* The candidates of n rows, those of all ranks on every rank. */
+static void find_candidates(struct shard *s, int32_t n, dev_addr factors) {
+    int ranks = s->plan->n;
+    int32_t offsets[PLAN_MAX_RANKS + 1];
+    dev_addr own = ranks > 1 ? s->few_part : s->few;
+    s->ctx->ops->candidates(s->ctx, own, s->few_work, logits_part(s), factors, n, s->n_vocab,
+                            s->plan->vocab[s->rank]);
+    for (int r = 0; r <= ranks; r++) offsets[r] = r * (int32_t)(CANDIDATES_BYTES / sizeof(float));
+    if (ranks > 1) comm_all_gather(s->comm, s->few, own, n, offsets, DTYPE_F32);
 }
 
 /* The wanted rows after the last norm, and their logits. */
 static void head(struct shard *s, const struct step *step, const struct step_ints *in) {
-    s->ctx->ops->gather_rows(s->ctx, s->out_hidden, s->hidden, in->out_rows, step->n_out, s->config->hidden);
-    if (step->logits) logits_of(s, step->n_out);
+    int32_t n = step->n_out;
+    s->ctx->ops->gather_rows(s->ctx, s->out_hidden, s->hidden, in->out_rows, n, s->config->hidden);
+    if (!step->logits) return;
+    compute_logits(s, n);
+    if (wants_wishes(s, step)) find_candidates(s, n, in->factors);
+    else gather_logits(s, 0, n);
+}
+
+static void download_logits(struct shard *s, float *to, int32_t first, int32_t n) {
+    size_t row = (size_t)s->config->vocab * sizeof(float);
+    if (s->rank == 0) s->ctx->ops->download(s->ctx, to, s->logits + (size_t)first * row, (size_t)n * row);
+}
+
+/* All candidates, and the rows that are wanted whole. */
+static void fetch_by_wish(struct shard *s, const struct step *step) {
+    int32_t vocab = s->config->vocab, next;
+    if (s->rank == 0)
+        s->ctx->ops->download(s->ctx, s->few_host, s->few,
+                              (size_t)step->n_out * (size_t)s->plan->n * sizeof *s->few_host);
+    for (int32_t i = 0; i < step->n_out; i = next) {
+        for (next = i + 1; next < step->n_out && step->wishes[next].whole == step->wishes[i].whole;) next++;
+        if (!step->wishes[i].whole) continue;
+        gather_logits(s, i, next - i);
+        download_logits(s, step->logits + (size_t)i * (size_t)vocab, i, next - i);
+    }
 }
 
 /* What is wanted of them, to the host on rank 0. */
 static void fetch(struct shard *s, const struct step *step) {
-    const struct kernels *ops = s->ctx->ops;
-    size_t n = (size_t)step->n_out * sizeof(float);
-    if (s->rank != 0) return;
-    if (step->states)
-        ops->download(s->ctx, step->states, s->out_hidden, n * (size_t)s->config->hidden);
-    if (step->logits) ops->download(s->ctx, step->logits, s->logits, n * (size_t)s->config->vocab);
+    if (s->rank == 0 && step->states)
+        s->ctx->ops->download(s->ctx, step->states, s->out_hidden,
+                              (size_t)step->n_out * (size_t)s->config->hidden * sizeof(float));
+    if (wants_wishes(s, step)) fetch_by_wish(s, step);
+    else if (step->logits) download_logits(s, step->logits, 0, step->n_out);
+}
+
+/* When they are there. */
+static void join_candidates(struct shard *s, const struct step *step) {
+    if (s->rank != 0 || !wants_wishes(s, step)) return;
+    for (int32_t i = 0; i < step->n_out; i++)
+        if (!step->wishes[i].whole)
+            candidates_join(&step->candidates[i], s->few_host + (size_t)i * (size_t)s->plan->n, s->plan->n,
+                            step->wishes[i].factor);
 }
 
 /* From token numbers to logits, all in device memory. */
@@ -197,13 +255,14 @@ static void compute(struct shard *s, const struct step *step, const struct step_
     if (step->n_out > 0 && !kctx_failed(s->ctx)) head(s, step, in);
 }
 
-/* A step of one row a sequence, all of whose logits are wanted, comes again and again: where a device can
+/* A step of one row a sequence, of all of which a token shall follow, comes again and again: where a device can
  * record it, it is one launch. Nothing but the number of rows may then tell it from another such step. */
-static bool is_decode(const struct step *step) {
+static bool is_decode(const struct shard *s, const struct step *step) {
     int32_t T = step->n_rows;
     for (int32_t i = 0; step->adapter && i < step->n_seqs; i++)
         if (step->adapter[i] >= 0) return false;
-    return T == step->n_seqs && T == step->n_out && step->logits;
+    return T == step->n_seqs && T == step->n_out && step->logits &&
+           (wants_wishes(s, step) || !s->options.candidates);
 }
 
 static void compute_again(struct shard *s, const struct step *step, const struct step_ints *in) {
@@ -236,9 +295,17 @@ int model_forward(struct shard *s, const struct step *step, struct error *e) {
                          s->options.max_rows, s->options.max_seqs, s->options.max_out);
     struct step_ints in = upload_ints(s, step);
     narrow_activations(s, true);
-    if (is_decode(step)) compute_again(s, step, &in);
+    if (is_decode(s, step)) compute_again(s, step, &in);
     else compute(s, step, &in);
     narrow_activations(s, false);
     if (step->n_out > 0) fetch(s, step);
+    int err = s->ctx->ops->wait(s->ctx, e);
+    if (!err) join_candidates(s, step);
+    return err;
+}
+
+int model_whole_row(struct shard *s, int32_t row, float *logits, struct error *e) {
+    gather_logits(s, row, 1);
+    download_logits(s, logits, row, 1);
     return s->ctx->ops->wait(s->ctx, e);
 }

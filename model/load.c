@@ -233,6 +233,7 @@ static int alloc_activations(struct shard *s, struct error *e) {
     bool split = s->plan->n > 1;
     s->part_rows = s->options.part_rows ? s->options.part_rows : s->options.max_rows;
     if (s->part_rows > s->options.max_rows) s->part_rows = s->options.max_rows;
+    int64_t fews = s->options.candidates ? outs : 0, words = CANDIDATES_BYTES / (int64_t)sizeof(float);
     struct {
         dev_addr *at;
         int64_t rows, cols;
@@ -245,13 +246,18 @@ static int alloc_activations(struct shard *s, struct error *e) {
         {&s->out_hidden, outs, c->hidden},
         {&s->logits_part, outs, split ? s->n_vocab : 0},
         {&s->logits, outs, c->vocab},
+        {&s->few_part, split ? fews : 0, words},
+        {&s->few_work, fews, (int64_t)candidates_work(s->n_vocab) * words},
+        {&s->few, fews, s->plan->n * words},
     };
     int err = alloc_between(s, e);
     for (size_t i = 0; i < sizeof want / sizeof *want && !err; i++)
         err = alloc_floats(s, want[i].rows, want[i].cols, want[i].at, e);
-    size_t ints = (size_t)(4 * rows + outs + (int64_t)s->options.max_seqs * s->options.max_blocks);
+    size_t ints = (size_t)(4 * rows + outs + 2 * fews + (int64_t)s->options.max_seqs * s->options.max_blocks);
     s->ints_host = malloc(ints * sizeof *s->ints_host);
-    if (!err && !s->ints_host) err = error_set(e, ERR_MEMORY, "no memory for a step's table");
+    if (fews && s->rank == 0) s->few_host = malloc((size_t)(fews * s->plan->n) * sizeof *s->few_host);
+    if (!err && (!s->ints_host || (fews && s->rank == 0 && !s->few_host)))
+        err = error_set(e, ERR_MEMORY, "no memory for a step's table");
     if (!err)
         err = s->ctx->ops->mem_alloc(s->ctx, MEM_BUFFERS, ints * sizeof(int32_t), &s->ints, e);
     return err;
@@ -291,6 +297,7 @@ int shard_load(struct shard **out, const struct model *model, const struct shard
     s->ctx = ctx;
     s->comm = comm;
     s->options = *options;
+    s->options.candidates = options->candidates && ctx->ops->candidates;
     s->rank = ctx->rank;
     int err = measure(s, model, e);
     if (!err) err = reserve(s, model, e);
@@ -330,10 +337,12 @@ void shard_free(struct shard *s) {
     if (s->embed.data) ops->weight_free(s->ctx, &s->embed);
     if (s->head_own.data) ops->weight_free(s->ctx, &s->head_own);
     dev_addr rest[] = {s->norm, s->rope.inv_freq, s->kv, s->x, s->hidden, s->cos_sin, s->partial, s->attn,
-                       s->between, s->out_hidden, s->logits_part, s->logits, s->ints};
+                       s->between, s->out_hidden, s->logits_part, s->logits, s->few_part, s->few_work, s->few,
+                       s->ints};
     for (size_t i = 0; i < sizeof rest / sizeof *rest; i++)
         if (rest[i]) ops->mem_free(s->ctx, rest[i]);
     free(s->ints_host);
+    free(s->few_host);
     free(s->layers);
     free(s->kv_of_head);
     free(s);

@@ -50,6 +50,7 @@ struct shard_options {
     int32_t max_blocks; /* blocks of the longest sequence */
     enum dtype kv_type; /* f32, f16, bf16; Q8_0 where head_dim is a multiple of 32 */
     bool narrow_activations; /* in model_forward alone: kernels.h */
+    bool candidates;    /* tokens may be chosen from candidates where the device finds them: memory for that */
     const _Atomic bool *abandon; /* loading ends with ERR_CANCELLED when it becomes true; or NULL */
 };
 
@@ -62,6 +63,12 @@ int shard_load(struct shard **out, const struct model *model, const struct shard
                struct kctx *ctx, struct comm *comm, const struct shard_options *options,
                struct error *e);
 void shard_free(struct shard *shard);
+
+/* What is wanted of a row's logits. */
+struct logits_wish {
+    bool whole;      /* all of them; else the candidates */
+    float factor[2]; /* of the candidates' sums (kernels.h); 0: not wanted */
+};
 
 /* One pass of the model over a batch of rows: immutable, the same for all ranks. Arrays are in host
  * memory. Rows of a sequence stand together and ascend by position. */
@@ -77,9 +84,16 @@ struct step {
     const int32_t *out_rows; /* [n_out] rows whose outcome is wanted, ascending */
     float *logits;           /* [n_out, vocab], filled on rank 0; NULL: not wanted */
     float *states;           /* [n_out, hidden] after the last norm, likewise */
+    /* With logits: what is wanted of each row, and where its candidates go, on rank 0. A row's n stays as it was
+     * where the whole row is there, because it was wanted or because this device finds none. NULL: whole rows. */
+    const struct logits_wish *wishes; /* [n_out] */
+    struct candidates *candidates;    /* [n_out] */
 };
 
-/* All ranks call it with the same step. On return logits and states are there (rank 0 has waited). */
+/* All ranks call it with the same step. On return logits, candidates and states are there (rank 0 has waited). */
 int model_forward(struct shard *shard, const struct step *step, struct error *e);
+/* The whole row of a step whose candidates did not do: all ranks call it, before the next step. row: of its n_out;
+ * logits [vocab] is filled on rank 0. */
+int model_whole_row(struct shard *shard, int32_t row, float *logits, struct error *e);
 
 #endif

@@ -57,6 +57,10 @@ struct shard {
     /* [max_out, …] f32 */
     dev_addr out_hidden, logits_part, logits;
     struct shard_adapter adapters[SHARD_ADAPTERS];
+    /* Where tokens are chosen from candidates: this rank's [max_out], work space for them, and those of all ranks
+     * [max_out, n], in device memory and on rank 0 in the host's. Else 0. */
+    dev_addr few_part, few_work, few;
+    struct candidates *few_host;
     /* the step's integers, as one upload */
     dev_addr ints;
     int32_t *ints_host;

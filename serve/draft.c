@@ -26,6 +26,8 @@ struct draft {
     int32_t *ids, *pos, *len, *seq; /* [max_rows] */
     int32_t *out_rows, *blocks;     /* [max_seqs], [max_seqs, max_blocks] */
     float *logits;                  /* [max_seqs, vocab] */
+    struct logits_wish *wishes;     /* [max_seqs] */
+    struct candidates *few;         /* [max_seqs] */
 };
 
 int draft_new(struct draft **out, struct runner *runner, struct scheduler *scheduler,
@@ -45,7 +47,8 @@ int draft_new(struct draft **out, struct runner *runner, struct scheduler *sched
               (d->pos = malloc(rows)) && (d->len = malloc(rows)) && (d->seq = malloc(rows)) &&
               (d->out_rows = malloc(seqs * sizeof *d->out_rows)) &&
               (d->blocks = calloc(seqs * (size_t)o->max_blocks, sizeof *d->blocks)) &&
-              (d->logits = malloc(seqs * (size_t)d->vocab * sizeof *d->logits));
+              (d->logits = malloc(seqs * (size_t)d->vocab * sizeof *d->logits)) &&
+              (d->wishes = malloc(seqs * sizeof *d->wishes)) && (d->few = malloc(seqs * sizeof *d->few));
     if (!ok) {
         draft_free(d);
         return error_set(e, ERR_MEMORY, "no memory for the draft model's steps");
@@ -65,6 +68,8 @@ void draft_free(struct draft *d) {
     free(d->out_rows);
     free(d->blocks);
     free(d->logits);
+    free(d->wishes);
+    free(d->few);
     free(d);
 }
 
@@ -96,7 +101,11 @@ static void fill_part(struct draft *d, const struct draft_part *part, struct ste
         d->len[row] = pos < n_prompt ? n_prompt : pos + 1;
         d->seq[row] = step->n_seqs;
     }
-    if (part->going) d->out_rows[step->n_out++] = step->n_rows - 1;
+    if (part->going) {
+        sequence_wish(s, part->first + part->n_rows - 1, &d->wishes[step->n_out]);
+        d->few[step->n_out].n = 0;
+        d->out_rows[step->n_out++] = step->n_rows - 1;
+    }
     memcpy(d->blocks + (size_t)step->n_seqs * (size_t)d->max_blocks, table->blocks,
            (size_t)table->n * sizeof *d->blocks);
     step->n_seqs++;
@@ -109,7 +118,9 @@ static int forward(struct draft *d, struct error *e) {
                         .len = d->len,
                         .seq = d->seq,
                         .blocks = d->blocks,
-                        .out_rows = d->out_rows};
+                        .out_rows = d->out_rows,
+                        .wishes = d->wishes,
+                        .candidates = d->few};
     for (int32_t i = 0; i < d->n_parts; i++)
         if (d->parts[i].n_rows > 0) fill_part(d, &d->parts[i], &step);
     if (step.n_out > 0) step.logits = d->logits;
@@ -124,12 +135,23 @@ static int forward(struct draft *d, struct error *e) {
     return err;
 }
 
+/* From row `out` of the step; all of it where its candidates do not do. */
+static int propose_from(struct draft *d, struct draft_part *part, int32_t out, struct error *e) {
+    const struct runner_ops *ops = d->runner->ops;
+    struct outcome row = {d->logits + (size_t)out * (size_t)d->vocab, d->vocab, &d->few[out]};
+    if (row.n > part->s->limits->vocab) row.n = part->s->limits->vocab;
+    int err = sequence_propose(part->s, part->made, &row, e);
+    if (err != SAMPLER_UNDECIDED) return err;
+    row.few = NULL;
+    err = ops->whole_row(d->runner, true, out, row.values, e);
+    return err ? err : sequence_propose(part->s, part->made, &row, e);
+}
+
 /* Where proposing fails (nothing can follow under a grammar) the round ends before that. */
-static void propose(struct draft *d, struct draft_part *part, const float *logits) {
+static void propose(struct draft *d, struct draft_part *part, int32_t out) {
     struct sequence *s = part->s;
     struct error ignored;
-    int32_t n_logits = d->vocab < s->limits->vocab ? d->vocab : s->limits->vocab;
-    part->going = sequence_propose(s, part->made, logits, n_logits, &ignored) == 0;
+    part->going = propose_from(d, part, out, &ignored) == 0;
     if (!part->going) return;
     token_id id = s->proposals[part->made++];
     part->going = part->made < part->wanted && !sequence_ends_at(s, id);
@@ -140,7 +162,7 @@ static int32_t propose_all(struct draft *d) {
     int32_t n_out = 0, n_going = 0;
     for (int32_t i = 0; i < d->n_parts; i++) {
         struct draft_part *part = &d->parts[i];
-        if (part->going) propose(d, part, d->logits + (size_t)n_out++ * (size_t)d->vocab);
+        if (part->going) propose(d, part, n_out++);
         part->first = part->s->entry.n_known + part->made - 1;
         part->n_rows = part->going;
         n_going += part->going;

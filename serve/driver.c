@@ -216,7 +216,10 @@ static void fill_part(struct engine *engine, const struct sched_part *part, stru
         b->pos[row] = pos;
         b->len[row] = pos < n_prompt ? n_prompt : pos + 1;
         b->seq[row] = step->n_seqs;
-        if (pos >= entry->out_from) b->out_rows[step->n_out++] = row;
+        if (pos < entry->out_from) continue;
+        sequence_wish(s, pos, &b->wishes[step->n_out]);
+        b->few[step->n_out].n = 0;
+        b->out_rows[step->n_out++] = row;
     }
     memcpy(b->blocks + (size_t)step->n_seqs * (size_t)engine->sizes.shard.max_blocks,
            entry->table.blocks, (size_t)entry->table.n * sizeof *b->blocks);
@@ -232,7 +235,9 @@ static int forward(struct engine *engine, const struct sched_part *parts, int32_
                         .seq = b->seq,
                         .blocks = b->blocks,
                         .adapter = b->adapter,
-                        .out_rows = b->out_rows};
+                        .out_rows = b->out_rows,
+                        .wishes = b->wishes,
+                        .candidates = b->few};
     for (int32_t i = 0; i < n; i++) fill_part(engine, &parts[i], &step);
     for (int32_t i = 0; i < n && step.n_out > 0; i++) {
         if (sequence_of(&parts[i])->request->embed) step.states = b->states;
@@ -241,12 +246,23 @@ static int forward(struct engine *engine, const struct sched_part *parts, int32_
     return engine->runner->ops->forward(engine->runner, &step, e);
 }
 
+/* The outcome of row `out` of what was wanted; of logits that do not do as candidates the whole row. */
+static int take_row(struct engine *engine, struct sequence *s, int32_t out, struct error *e) {
+    struct step_buffers *b = &engine->buffers;
+    const struct runner_ops *ops = engine->runner->ops;
+    bool embed = s->request->embed;
+    struct outcome row = {.n = embed ? engine->limits.hidden : engine->limits.vocab, .few = &b->few[out]};
+    row.values = (embed ? b->states : b->logits) + (size_t)out * (size_t)row.n;
+    int err = sequence_take_row(s, &row, e);
+    if (err != SAMPLER_UNDECIDED) return err;
+    row.few = NULL;
+    err = ops->whole_row(engine->runner, false, out, row.values, e);
+    return err ? err : sequence_take_row(s, &row, e);
+}
+
 /* The part was computed; its outcome begins at row `out` of what was wanted. Returns how many rows. */
 static int32_t take_part(struct engine *engine, const struct sched_part *part, int32_t out) {
     struct sequence *s = sequence_of(part);
-    bool embed = s->request->embed;
-    size_t width = (size_t)(embed ? engine->limits.hidden : engine->limits.vocab);
-    float *rows = (embed ? engine->buffers.states : engine->buffers.logits) + (size_t)out * width;
     struct error error = {0};
     int32_t first_out = part->first > part->entry->out_from ? part->first : part->entry->out_from;
     int32_t n_out = part->first + part->n_rows - first_out;
@@ -256,7 +272,7 @@ static int32_t take_part(struct engine *engine, const struct sched_part *part, i
     while (taken < n_out && right && !err && !s->over) {
         int32_t next = first_out + taken + 1;
         token_id computed = taken + 1 < n_out ? s->entry.tokens[next] : -1;
-        err = sequence_take_row(s, rows + (size_t)taken++ * width, &error);
+        err = take_row(engine, s, out + taken++, &error);
         /* The row after it is of use unless it was computed from a guess that did not come true. */
         right = err || next >= s->entry.n_known || s->entry.tokens[next] == computed;
     }
@@ -398,7 +414,9 @@ static int new_buffers(struct engine *engine, struct error *e) {
         (b->parts = malloc(seqs * sizeof *b->parts)) &&
         (b->blocks = calloc(seqs * (size_t)o->max_blocks, sizeof *b->blocks)) &&
         (b->logits = malloc((size_t)o->max_out * (size_t)engine->limits.vocab * sizeof(float))) &&
-        (b->states = malloc((size_t)o->max_out * (size_t)engine->limits.hidden * sizeof(float)));
+        (b->states = malloc((size_t)o->max_out * (size_t)engine->limits.hidden * sizeof(float))) &&
+        (b->wishes = malloc((size_t)o->max_out * sizeof *b->wishes)) &&
+        (b->few = malloc((size_t)o->max_out * sizeof *b->few));
     return ok ? 0 : error_set(e, ERR_MEMORY, "no memory for the rows of a step");
 }
 

@@ -226,6 +226,8 @@ static void engine_free(struct engine *engine) {
     free(b->parts);
     free(b->logits);
     free(b->states);
+    free(b->wishes);
+    free(b->few);
     grammar_vocab_free(engine->limits.grammar_vocab);
     pthread_mutex_destroy(&engine->lock);
     pthread_cond_destroy(&engine->bell);

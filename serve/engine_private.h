@@ -79,6 +79,8 @@ struct engine {
         struct sched_part *parts;                  /* [max_seqs] */
         float *logits;                             /* [max_out, vocab] */
         float *states;                             /* [max_out, hidden] */
+        struct logits_wish *wishes;                /* [max_out] */
+        struct candidates *few;                    /* [max_out] */
     } buffers;
 };
 

@@ -164,6 +164,29 @@ static int runner_forward(struct runner *r, const struct step *step, struct erro
     return ranks_run(self_of(r)->ranks, forward_unit, (void *)step, e);
 }
 
+struct row_order {
+    struct draft_shards *draft; /* NULL: of the model */
+    int32_t row;
+    float *logits;
+};
+
+static int row_unit(struct rank *rank, void *arg, struct error *e) {
+    const struct row_order *order = arg;
+    struct draft_shards *d = order->draft;
+    if (d && rank->index >= d->tp) return 0;
+    int err = model_whole_row(d ? d->shard[rank->index] : rank->state, order->row, order->logits, e);
+    if (err && d && d->world) comm_world_abort(d->world, e);
+    return err;
+}
+
+static int runner_whole_row(struct runner *r, bool draft, int32_t row, float *logits, struct error *e) {
+    struct draft_shards *d = &self_of(r)->draft;
+    struct row_order order = {draft ? d : NULL, row, logits};
+    int err = ranks_run(self_of(r)->ranks, row_unit, &order, e);
+    if (err && draft && d->world) comm_world_reset(d->world);
+    return err;
+}
+
 struct draft_order {
     struct draft_shards *draft;
     const struct step *step;
@@ -230,6 +253,7 @@ static const struct runner_ops rank_runner_ops = {
     .load = runner_load,
     .forward = runner_forward,
     .forward_draft = runner_forward_draft,
+    .whole_row = runner_whole_row,
     .unload = runner_unload,
     .ranks = runner_ranks,
     .memory = runner_memory,

@@ -28,6 +28,9 @@ struct runner_ops {
     /* The same on the draft model, where there is one: its shards come and go with the others, and its step
      * has no adapters. */
     int (*forward_draft)(struct runner *r, const struct step *step, struct error *e);
+    /* Driver only, after a forward (or, draft, a forward_draft) that gave candidates of its row: the whole row
+     * (model_whole_row). NULL: they never do. */
+    int (*whole_row)(struct runner *r, bool draft, int32_t row, float *logits, struct error *e);
     void (*unload)(struct runner *r);
     /* Driver only: the ranks themselves, for background work; NULL where there are none. */
     struct ranks *(*ranks)(struct runner *r);

@@ -1,39 +1,11 @@
-#include "serve/sampler.h"
-
-#include "serve/logits.h"
+#include "serve/sampler_private.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* Penalties and bias may push a logit anywhere; within this bound differences stay finite. */
-#define LOGIT_BOUND   1e30
-#define LOGPROB_FLOOR (-100.0)
-
-struct sampler {
-    const struct sampling *sampling;
-    const struct logit_loops *loops;
-    int32_t vocab;
-    /* Only with penalties: occurrences of each id in history[window_from, window_to). */
-    struct count {
-        int32_t seen, made; /* in all; of those that were generated */
-    } *count;
-    size_t window_from, window_to;
-    /* Candidates, in the order of their ids; only with temperature. */
-    token_id *ids;
-    float *weights;
-    /* Work space of find_cut: the candidates of one bucket. */
-    int32_t *bucket;
-    /* Only with logprobs: the row as the model made it. */
-    float *raw;
-    /* Only with a draft model: its row, in this vocabulary. */
-    float *draft;
-    /* Only with a grammar. */
-    struct grammar_run *run;
-    const token_id *ends;
-    size_t n_ends;
-    uint64_t *allowed; /* [vocab bits] of this row */
-};
+#define LOGIT_BOUND 1e30
 
 /* --- random numbers ------------------------------------------------------------------------------
  */
@@ -92,8 +64,8 @@ static double log_sum_exp(const float *logits, int32_t vocab) {
     return max + log(sum);
 }
 
-static float floored(double logprob) {
-    return (float)(logprob > LOGPROB_FLOOR ? logprob : LOGPROB_FLOOR);
+float sampler_floored(double logprob) {
+    return (float)(logprob > -100 ? logprob : -100);
 }
 
 /* Insertion into a short list, best first; equals keep the order of their ids. */
@@ -113,10 +85,10 @@ static void fill_report(const float *logits, int32_t vocab, token_id id, int n_t
     double norm = log_sum_exp(logits, vocab);
     report->id = id;
     report->has_logprob = true;
-    report->logprob = floored(logits[id] - norm);
+    report->logprob = sampler_floored(logits[id] - norm);
     report->n_top = top_tokens(logits, vocab, n_top, report->top);
     for (int i = 0; i < report->n_top; i++)
-        report->top[i].logprob = floored(report->top[i].logprob - norm);
+        report->top[i].logprob = sampler_floored(report->top[i].logprob - norm);
 }
 
 int logprob_report(const float *logits, int32_t vocab, token_id id, int n_top,
@@ -137,8 +109,7 @@ static void count_token(struct sampler *s, token_id id, bool made, int32_t by) {
     if (made) s->count[id].made += by;
 }
 
-/* Moves the window to the end of n tokens, forward or back. history[n_prompt …] was generated. */
-static void slide_window(struct sampler *s, const token_id *history, size_t n, size_t n_prompt) {
+void sampler_slide_window(struct sampler *s, const token_id *history, size_t n, size_t n_prompt) {
     size_t last_n = s->sampling->penalty_last_n < 0 ? n : (size_t)s->sampling->penalty_last_n;
     size_t from = n > last_n ? n - last_n : 0, i;
     for (; s->window_to < n; s->window_to++)
@@ -155,28 +126,36 @@ static void slide_window(struct sampler *s, const token_id *history, size_t n, s
     }
 }
 
+float sampler_penalised(const struct sampler *s, token_id id, float logit) {
+    const struct sampling *p = s->sampling;
+    double l = logit;
+    l = l > 0 ? l / p->repetition_penalty : l * p->repetition_penalty;
+    if (s->count[id].made > 0) l -= p->presence_penalty + p->frequency_penalty * s->count[id].made;
+    return bounded(l);
+}
+
 static void apply_penalties(struct sampler *s, float *logits, const token_id *history, size_t n,
                             size_t n_prompt) {
-    const struct sampling *p = s->sampling;
-    slide_window(s, history, n, n_prompt);
+    sampler_slide_window(s, history, n, n_prompt);
     for (size_t i = s->window_from; i < n; i++) {
         token_id id = history[i];
         struct count *count = &s->count[id];
         if (count->seen < 0) continue;
         count->seen = -count->seen; /* it has had its penalty */
-        double l = logits[id];
-        l = l > 0 ? l / p->repetition_penalty : l * p->repetition_penalty;
-        if (count->made > 0) l -= p->presence_penalty + p->frequency_penalty * count->made;
-        logits[id] = bounded(l);
+        logits[id] = sampler_penalised(s, id, logits[id]);
     }
     for (size_t i = s->window_from; i < n; i++)
         s->count[history[i]].seen = abs(s->count[history[i]].seen);
 }
 
+float sampler_biased(float logit, double bias) {
+    return bounded((double)logit + bias);
+}
+
 static void apply_bias(const struct sampling *p, float *logits) {
     for (size_t i = 0; i < p->n_logit_bias; i++) {
         float *l = &logits[p->logit_bias[i].id];
-        *l = bounded((double)*l + p->logit_bias[i].bias);
+        *l = sampler_biased(*l, p->logit_bias[i].bias);
     }
 }
 
@@ -326,7 +305,7 @@ static token_id best_token(const float *logits, int32_t vocab) {
  * taken, which is candidate i with probability weight i / sum. Its time depends on its own number and weight
  * alone, so that two distributions which are alike mostly have the same winner: that is why a draft model's
  * proposals come true. Candidates of weight 0 never arrive. */
-static token_id draw(const struct sampler *s, int32_t n, uint64_t position) {
+token_id sampler_draw(const struct sampler *s, int32_t n, uint64_t position) {
     uint64_t bits = sampler_bits(s->sampling->seed, position);
     double first = INFINITY;
     token_id winner = s->ids[0];
@@ -362,24 +341,29 @@ static int32_t cut_top_p(struct sampler *s, float *logits, int32_t n, double p) 
     return apply_cut(s, logits, n, find_cut(logits, s->weights, n, p * sum, s->bucket));
 }
 
+float sampler_cold(const struct sampler *s) {
+    return (float)fmin(1 / s->sampling->temperature, 1e38); /* finite: 0 * cold is 0 */
+}
+
+int32_t sampler_filter(struct sampler *s, float *logits, int32_t n, double top_p) {
+    const struct sampling *p = s->sampling;
+    if (p->top_k > 0 && p->top_k < n) n = cut_top_k(s, logits, n, p->top_k);
+    /* The best weight is exactly 1 at any temperature. */
+    s->loops->weigh(logits, n, max_of(logits, n), sampler_cold(s), s->weights);
+    if (top_p < 1) n = cut_top_p(s, logits, n, top_p);
+    if (p->min_p > 0) n = keep_from(s, logits, s->weights, n, (float)p->min_p);
+    return n;
+}
+
 /* The candidates that the filters leave: their ids and weights. Returns how many. */
 static int32_t distribution(struct sampler *s, float *logits) {
-    const struct sampling *p = s->sampling;
-    int64_t top_k = p->top_k;
     int32_t n = 0;
     for (int32_t i = 0; i < s->vocab; i++) {
         if (!is_allowed(s, i)) continue;
         logits[n] = logits[i];
         s->ids[n++] = i;
     }
-    if (top_k > 0 && top_k < n) n = cut_top_k(s, logits, n, top_k);
-    /* The best weight is exactly 1 at any temperature. */
-    float max = max_of(logits, n);
-    double cold = fmin(1 / p->temperature, 1e300); /* finite: 0 * cold is 0 */
-    s->loops->weigh(logits, n, max, (float)fmin(cold, 1e38), s->weights);
-    if (p->top_p < 1) n = cut_top_p(s, logits, n, p->top_p);
-    if (p->min_p > 0) n = keep_from(s, logits, s->weights, n, (float)p->min_p);
-    return n;
+    return sampler_filter(s, logits, n, s->sampling->top_p);
 }
 
 static bool has_penalties(const struct sampling *p) {
@@ -450,13 +434,14 @@ static int prepare(struct sampler *s, float *logits, const token_id *history, si
 
 /* The choice from a row that is prepared. */
 static token_id choose(struct sampler *s, float *logits, uint64_t position) {
-    if (s->sampling->temperature > 0) return draw(s, distribution(s, logits), position);
+    if (s->sampling->temperature > 0) return sampler_draw(s, distribution(s, logits), position);
     return s->run ? best_allowed(s, logits) : best_token(logits, s->vocab);
 }
 
 int sampler_pick(struct sampler *s, float *logits, const token_id *history, size_t n_history,
                  uint64_t position, struct token_report *report, struct error *e) {
     int err = check_finite(logits, s->vocab, e);
+    if (s->whole_rows > 0) s->whole_rows--;
     if (err) return err;
     if (s->raw) memcpy(s->raw, logits, (size_t)s->vocab * sizeof *logits);
     err = prepare(s, logits, history, n_history, position, e);
@@ -481,7 +466,7 @@ int sampler_propose(struct sampler *s, const float *logits, int32_t n_logits, co
                     size_t n_history, size_t n_open, uint64_t position, token_id *out, struct error *e) {
     int err = take_draft_row(s, logits, n_logits, e);
     if (!err) err = prepare(s, s->draft, history, n_history, position, e);
-    if (s->count) slide_window(s, history, n_history - n_open, n_history - (size_t)position);
+    if (s->count) sampler_slide_window(s, history, n_history - n_open, n_history - (size_t)position);
     if (!err) *out = choose(s, s->draft, position);
     return err;
 }

@@ -254,14 +254,19 @@ static int take_token(struct sequence *s, struct error *e) {
     return s->over ? 0 : send_piece(s, e);
 }
 
-static int choose_token(struct sequence *s, float *logits, struct error *e) {
+static bool is_few(const struct outcome *row) {
+    return row->few && row->few->n > 0;
+}
+
+static int choose_token(struct sequence *s, const struct outcome *row, struct error *e) {
     int err = grow((void **)&s->tokens, s->n_tokens, &s->token_capacity, sizeof *s->tokens, e);
     s->entry.tokens = s->tokens;
     if (!err)
         err = grow((void **)&s->reports, s->n_reports, &s->report_capacity, sizeof *s->reports, e);
     if (err) return err;
     struct token_report *report = &s->reports[s->n_reports];
-    err = sampler_pick(s->sampler, logits, s->tokens, s->n_tokens, s->n_reports, report, e);
+    if (is_few(row)) err = sampler_pick_few(s->sampler, row->few, s->tokens, s->n_tokens, s->n_reports, report);
+    else err = sampler_pick(s->sampler, row->values, s->tokens, s->n_tokens, s->n_reports, report, e);
     if (err) return err;
     if (s->n_reports == 0) s->first_token_ns = clock_ns();
     guess_decided(&s->guesser, s->n_tokens, report->id);
@@ -306,14 +311,22 @@ void sequence_guess(struct sequence *s, size_t lacks) {
     offer_guesses(s);
 }
 
-int sequence_propose(struct sequence *s, int number, const float *logits, int32_t n_logits, struct error *e) {
+void sequence_wish(const struct sequence *s, int32_t position, struct logits_wish *out) {
+    if (s->request->embed) *out = (struct logits_wish){.whole = false};
+    else if ((size_t)position + 1 < s->request->n_prompt) *out = (struct logits_wish){.whole = true};
+    else sampler_wish(s->sampler, out);
+}
+
+int sequence_propose(struct sequence *s, int number, const struct outcome *row, struct error *e) {
     size_t n_open = (size_t)number, n = s->n_tokens + n_open;
     int err = grow((void **)&s->tokens, n, &s->token_capacity, sizeof *s->tokens, e);
     s->entry.tokens = s->tokens;
     if (err) return err;
     if (number > 0) s->tokens[n - 1] = s->proposals[number - 1];
-    return sampler_propose(s->sampler, logits, n_logits, s->tokens, n, n_open, s->n_reports + n_open,
-                           &s->proposals[number], e);
+    uint64_t position = s->n_reports + n_open;
+    if (is_few(row))
+        return sampler_propose_few(s->sampler, row->few, s->tokens, n, n_open, position, &s->proposals[number]);
+    return sampler_propose(s->sampler, row->values, row->n, s->tokens, n, n_open, position, &s->proposals[number], e);
 }
 
 void sequence_guessed(struct sequence *s, int n) {
@@ -322,11 +335,12 @@ void sequence_guessed(struct sequence *s, int n) {
     offer_guesses(s);
 }
 
-int sequence_take_row(struct sequence *s, float *row, struct error *e) {
-    if (s->request->embed) return take_state(s, row, e);
+int sequence_take_row(struct sequence *s, const struct outcome *row, struct error *e) {
+    if (s->request->embed) return take_state(s, row->values, e);
     size_t next = (size_t)s->entry.out_from + 1;
-    int err = next < s->request->n_prompt ? score_token(s, s->request->prompt[next], row, e)
+    int err = next < s->request->n_prompt ? score_token(s, s->request->prompt[next], row->values, e)
                                           : choose_token(s, row, e);
+    if (err == SAMPLER_UNDECIDED) return err;
     s->entry.out_from++;
     if (next >= s->request->n_prompt) s->entry.n_known++;
     return err;

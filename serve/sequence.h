@@ -23,6 +23,13 @@ struct sequence_limits {
     struct grammar_vocab *grammar_vocab; /* for requests with a grammar */
 };
 
+/* What came out of a row. */
+struct outcome {
+    float *values;                /* logits [n], scratch once they were taken; of an embed the state */
+    int32_t n;
+    const struct candidates *few; /* in their place where it has some, n > 0; or NULL */
+};
+
 struct sequence {
     struct sched_entry entry; /* the first member: the scheduler hands it out */
     struct gen_request *request;
@@ -73,16 +80,19 @@ int sequence_start(struct sequence *s, struct error *e);
  * read yet. */
 void sequence_guess(struct sequence *s, size_t lacks);
 void sequence_guessed(struct sequence *s, int n);
-/* Fills proposals[number] from a draft model's logits [n_logits], those before it being there. Fails where
- * nothing can be proposed. */
-int sequence_propose(struct sequence *s, int number, const float *logits, int32_t n_logits, struct error *e);
+/* Fills proposals[number] from a draft model's row, those before it being there. Fails where nothing can be
+ * proposed; SAMPLER_UNDECIDED as in sequence_take_row. */
+int sequence_propose(struct sequence *s, int number, const struct outcome *row, struct error *e);
 /* Whether it ends with this token. */
 bool sequence_ends_at(const struct sequence *s, token_id id);
 
-/* Takes the logits of the row at entry.out_from (of an embed its state), which moves on: scores the
- * prompt token after it, or chooses the next token. row is scratch afterwards. Sets over when that was the last. On
- * failure it must be ended with the error. */
-int sequence_take_row(struct sequence *s, float *row, struct error *e);
+/* What is wanted of the logits of the row at a position, from entry.out_from on; in a draft model's step, too. */
+void sequence_wish(const struct sequence *s, int32_t position, struct logits_wish *out);
+
+/* Takes the outcome of the row at entry.out_from, which moves on: scores the prompt token after it, or chooses the
+ * next token. Sets over when that was the last. SAMPLER_UNDECIDED: nothing was done, the row's candidates do not
+ * suffice. On failure it must be ended with the error. */
+int sequence_take_row(struct sequence *s, const struct outcome *row, struct error *e);
 
 /* Sends the last PIECE and END, frees the sequence; the request is the caller's again. For one that
  * is over, finish is not looked at. error is copied (FINISH_ERROR), else NULL. */

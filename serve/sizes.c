@@ -56,6 +56,7 @@ int engine_sizes_ask(struct engine_sizes *out, const struct engine_options *opti
                   .max_seqs = min_i32(slots, rows),
                   .block_size = KV_BLOCK_SIZE,
                   .narrow_activations = options->narrow_activations,
+                  .candidates = options->n_gpus > 0,
                   .max_blocks = (ctx + KV_BLOCK_SIZE - 1) / KV_BLOCK_SIZE}};
     if (options->kv_type >= 0) out->shard.kv_type = (enum dtype)options->kv_type;
     else out->shard.kv_type = runner->f32 ? DTYPE_F32 : DTYPE_F16;

@@ -44,7 +44,7 @@ each_test() { # each_test SUFFIX PATTERN
 }
 # The tests that start no second thread, which a thread sanitizer has nothing to say about.
 one_thread='adapter_cases config daemon_config daemon_json daemon_lines daemon_schema dequant draw fuzz_* gguf
-    grammar* guess inspect jinja jobs_nights kv_blocks machine model_open output plan safetensors sampler
+    grammar* guess inspect jinja jobs_nights kv_blocks machine model_open output plan safetensors sampler*
     scheduler store template_shared tokenizer* tool_calls train_border train_job train_plan'
 
 each_threaded() {

@@ -102,6 +102,7 @@ static struct kernels make_kernels() {
     k.silu_mul = cuda_silu_mul;
     k.gather_rows = cuda_gather_rows;
     k.scale = cuda_scale;
+    k.candidates = cuda_candidates;
     k.copy = cuda_copy;
     k.replay_state = cuda_replay_state;
     k.replay_begin = cuda_replay_begin;

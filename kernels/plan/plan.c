@@ -337,6 +337,17 @@ static void plan_scale(struct kctx *c, dev_addr x, size_t n, float s) {
     plan_work(c, n);
 }
 
+static void plan_candidates(struct kctx *c, dev_addr out, dev_addr work, dev_addr logits, dev_addr factors,
+                            int32_t T, int32_t V, int32_t first_row) {
+    size_t lists = (size_t)T * candidates_work(V) * CANDIDATES_BYTES;
+    (void)first_row;
+    plan_reads(c, logits, plan_floats(T, V), "candidates");
+    plan_reads(c, factors, plan_floats(T, 2), "candidates");
+    plan_writes(c, work, lists, "candidates (work)");
+    plan_writes(c, out, (size_t)T * CANDIDATES_BYTES, "candidates");
+    plan_work(c, 2 * (uint64_t)T * (uint64_t)V);
+}
+
 static void plan_close(struct kctx *c) {
     struct plan_ctx *p = plan_of(c);
     for (size_t i = 0; i < p->n_live; i++) free(p->live[i].ints);
@@ -370,6 +381,7 @@ static const struct kernels plan_kernels = {
     .silu_mul = plan_silu_mul,
     .gather_rows = plan_gather_rows,
     .scale = plan_scale,
+    .candidates = plan_candidates,
     .matmul = plan_matmul,
     .linear_dx = plan_linear_dx,
     .col_sum = plan_col_sum,

@@ -1,7 +1,9 @@
 """tpd on GPUs, as simulated by tests/cusim: the whole daemon with the same .cu sources, in a tpd-cuda.so that
 `make test-cusim` builds and then runs this with. Slow devices: prompts and answers are short. `make gpu-test` runs
 the first test on a real one."""
+import json
 import os
+import shutil
 import subprocess
 
 import pytest
@@ -68,6 +70,69 @@ def test_the_bundled_model_says_what_it_says_on_the_cpu(start, on_cpu, device, l
         assert entry["rank"] == rank and "lost" not in entry
         assert entry["name"].startswith(f"cuda:{device[5 + 2 * rank]} (")
         assert 0 < entry["memory"]["used"] < entry["memory"]["total"]
+    assert tpd.stop() == 0
+
+
+# Ways to choose tokens: from candidates that the devices find, from whole rows (temperature alone, a bias that lifts,
+# a grammar), and from whole rows that candidates turn out not to be enough for (a nucleus of most of the vocabulary).
+WAYS = [{"temperature": 0, "logprobs": 5}, {"temperature": 0.8, "top_k": 20, "seed": 3, "logprobs": 0},
+        {"top_p": 0.8, "seed": 4}, {"temperature": 3.0, "top_p": 0.99, "seed": 5},
+        {"min_p": 0.1, "seed": 6, "logprobs": 20}, {"seed": 7, "logprobs": 2},
+        {"temperature": 0, "repetition_penalty": 1.3, "logit_bias": {"300": -2}},
+        {"temperature": 0, "logit_bias": {"300": 20}}, {"temperature": 0, "json_schema": {"type": "object"}}]
+
+
+def answers(daemon):
+    """What comes of each way, alone and then of all at once."""
+    with daemon.client() as client:
+        def send(way):
+            return client.send("generate", {"prompt": "Once", "max_tokens": 3, "ignore_eos": True, **way})
+        alone = [client.result(send(way)) for way in WAYS]
+        together = [client.result(number) for number in [send(way) for way in WAYS]]
+    return alone, together
+
+
+def same_logprobs(got, want):
+    for a, b in zip(got or [], want or [], strict=True):
+        assert (a["id"], len(a["top"])) == (b["id"], len(b["top"]))
+        assert a["logprob"] == pytest.approx(b["logprob"], abs=2e-3)
+        assert [t["logprob"] for t in a["top"]] == pytest.approx([t["logprob"] for t in b["top"]], abs=2e-3)
+
+
+@simulated
+def test_whichever_way_tokens_are_chosen_they_are_the_cpus(start):
+    sizes = ("--ctx", "128", "--slots", str(len(WAYS)), "--step-tokens", "16")
+    tpd = start(*sizes, "--device", "cpu", model=ALDER)
+    want, _ = answers(tpd)
+    tpd = start(*sizes, "--device", "cuda:0,1", model=ALDER, env=gpus(TPD_CUDA_SAME_BITS="1"))
+    for got in answers(tpd):
+        for way, a, b in zip(WAYS, got, want, strict=True):
+            assert (a["text"], a["tokens"]) == (b["text"], b["tokens"]), way
+            same_logprobs(a.get("logprobs"), b.get("logprobs"))
+    assert tpd.stop() == 0
+
+
+@simulated
+@pytest.mark.parametrize("devices, draft_tp", [("cuda:0", 1), ("cuda:0,1,2", 2), ("cuda:0,1", 2)])
+def test_a_draft_model_changes_no_greedy_text(start, tmp_path, devices, draft_tp):
+    other = tmp_path / "other"
+    shutil.copytree(ALDER, other)
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps({**config, "rope_theta": 14000.0}))
+    tpd = start(*SMALL, "--device", devices, "--draft", other, "--draft-tp", str(draft_tp), model=ALDER,
+                env=gpus(TPD_CUDA_SAME_BITS="1"))
+    drafted = accepted = 0
+    with tpd.client() as client:
+        for kind in ({"temperature": 0}, {"temperature": 0, "repetition_penalty": 1.2, "logprobs": 1}):
+            said = [client.call("generate", prompt="Once upon a time", max_tokens=8, ignore_eos=True, speculative=how,
+                                **kind) for how in ("off", "draft")]
+            assert said[1]["tokens"] == said[0]["tokens"] and said[1].get("logprobs") == said[0].get("logprobs")
+            drafted += said[1]["timings"]["draft_tokens"]
+            accepted += said[1]["timings"]["accepted_tokens"]
+        seeded = {"prompt": "Once", "max_tokens": 6, "ignore_eos": True, "seed": 2, "speculative": "draft",
+                  "temperature": 0.9, "top_k": 40}
+        assert client.call("generate", **seeded)["tokens"] == client.call("generate", **seeded)["tokens"]
+    assert drafted > 0 and accepted > 0
     assert tpd.stop() == 0
 
 
