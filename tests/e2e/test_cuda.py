@@ -102,7 +102,7 @@ def same_logprobs(got, want):
 @simulated
 def test_whichever_way_tokens_are_chosen_they_are_the_cpus(start):
     sizes = ("--ctx", "128", "--slots", str(len(WAYS)), "--step-tokens", "16")
-    tpd = start(*sizes, "--device", "cpu", model=ALDER)
+    tpd = start(*sizes, "--device", "cpu", "--activations", "f32", model=ALDER)
     want, _ = answers(tpd)
     tpd = start(*sizes, "--device", "cuda:0,1", model=ALDER, env=gpus(TPD_CUDA_SAME_BITS="1"))
     for got in answers(tpd):
