@@ -52,7 +52,7 @@ extern const struct cpu_int8 cpu_int8_portable, cpu_int8_avx2, cpu_int8_avxvnni,
 enum {
     X8_ROWS_MAX = 192,         /* rows quantised at once */
     X8_BYTES = 1024 * 1024,    /* or fewer, where they would take more */
-    INT8_CHUNK = 512,          /* k whose codes are unpacked at once */
+    INT8_CHUNK = 768,          /* k whose codes are unpacked at once: with INT8_PANELS half of 48 KB */
     INT8_PANELS = 2,           /* panels unpacked at once */
     INT8_SCRATCH = INT8_PANELS * (INT8_CHUNK * LANES + 2 * INT8_CHUNK / 16 * LANES * 4 +
                                   X8_ROWS_MAX * LANES * 4)
