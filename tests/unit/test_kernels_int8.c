@@ -107,7 +107,7 @@ static void rows_independent(struct kctx *c) {
     c->ops->narrow_activations(c, true);
     for (int type = 0; type < DTYPE_COUNT; type++) {
         if (!quantised((enum dtype)type)) continue;
-        struct matrix m = matrix_new(c, (enum dtype)type, ROWS, 768);
+        struct matrix m = matrix_new(c, (enum dtype)type, ROWS, 1024);
         float *x = activations(T, m.w.cols);
         matrix_check_rows_alone(c, &m, x, T, counts, sizeof counts / sizeof *counts);
         free(x);
