@@ -28,15 +28,6 @@ uint64_t sampler_bits(uint64_t seed, uint64_t position) {
     return (uint64_t)c[1] << 32 | c[0];
 }
 
-/* A token's own number of a position, in (0, 1]: the id-th of a splitmix64 sequence. */
-static double uniform_of(uint64_t bits, token_id id) {
-    uint64_t x = bits + ((uint64_t)(uint32_t)id + 1) * 0x9E3779B97F4A7C15u;
-    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
-    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
-    x ^= x >> 31;
-    return (double)((x >> 11) + 1) * 0x1p-53;
-}
-
 /* --- log-probabilities ----------------------------------------------------------------------- */
 
 static int check_finite(const float *logits, int32_t vocab, struct error *e) {
@@ -301,23 +292,11 @@ static token_id best_token(const float *logits, int32_t vocab) {
     return best;
 }
 
-/* A race: each candidate arrives after a time that is exponential with its weight as rate, and the first is
- * taken, which is candidate i with probability weight i / sum. Its time depends on its own number and weight
+/* By a race, candidate i with probability weight i / sum. When one arrives depends on its own number and weight
  * alone, so that two distributions which are alike mostly have the same winner: that is why a draft model's
- * proposals come true. Candidates of weight 0 never arrive. */
+ * proposals come true. */
 token_id sampler_draw(const struct sampler *s, int32_t n, uint64_t position) {
-    uint64_t bits = sampler_bits(s->sampling->seed, position);
-    double first = INFINITY;
-    token_id winner = s->ids[0];
-    for (int32_t i = 0; i < n; i++) {
-        double weight = s->weights[i], u = uniform_of(bits, s->ids[i]);
-        if (weight <= 0 || 1 - u > first * weight) continue; /* -log(u) >= 1 - u: most need no logarithm */
-        double time = -log(u) / weight;
-        if (time >= first) continue;
-        first = time;
-        winner = s->ids[i];
-    }
-    return winner;
+    return s->ids[s->loops->race(sampler_bits(s->sampling->seed, position), s->ids, s->weights, n)];
 }
 
 /* Most candidates are far from the best k: the k-th of the maxima of runs is a bound that at least
