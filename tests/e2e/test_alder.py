@@ -88,7 +88,9 @@ def start_demo(tmp_path, *words):
     (tmp_path / "run").mkdir()
     env = {**os.environ, "B": str(BUILD), "TMPDIR": str(tmp_path / "run")}
     return subprocess.Popen([ROOT / "etc/demo/demo.sh", *words], env=env, cwd=tmp_path, text=True,
-                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+                            # a background job of a shell ignores the signal, and so would its children
+                            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
 
 
 def test_the_demo_teaches_and_takes_back(tmp_path):
