@@ -170,6 +170,8 @@ void peers_refused(bool refused);
 void peers_lose_writes(int from, int to, bool lost);
 /* Allocations that are still there, all devices. */
 size_t live_allocations();
+/* Bytes that copies have brought from devices to the host so far. */
+size_t bytes_to_host();
 
 } // namespace cusim
 

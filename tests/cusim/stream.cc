@@ -337,9 +337,15 @@ static bool is_pinned(const void *host) {
     return false;
 }
 
+static std::atomic<size_t> brought;
+namespace cusim {
+size_t bytes_to_host() { return brought; }
+}
+
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, cudaMemcpyKind, cudaStream_t on) {
     if (n == 0) return cudaSuccess;
     bool to_device = memory_knows((uint64_t)to), from_device = memory_knows((uint64_t)from);
+    if (from_device && !to_device) brought += n;
     stream *s = stream_of(on);
     if (!from_device && !is_pinned(from)) { /* staged: the caller may reuse its memory at once */
         auto staged = std::make_shared<std::vector<char>>((const char *)from, (const char *)from + n);
