@@ -26,19 +26,18 @@ static void round_row(uint32_t *to, size_t n, size_t i, const float *x, int32_t 
     _Alignas(64) uint32_t words[STRETCH / 2];
     for (int32_t k = 0; k < cols; k += STRETCH) {
         int32_t some = cols - k < STRETCH ? cols - k : STRETCH;
-        struct x16 one = {words, 1, 1, some};
+        struct narrow_rows one = {words, 1, 1, some};
         BF16_ROUNDED(&one, x + k, 0, 1);
         for (int32_t at = 0; at < some; at += STEP_K, to += STEP_K / 2 * n)
             memcpy(to + STEP_K / 2 * i, words + at / 2, STEP_BYTES);
     }
 }
 
-static void round_for_tiles(const struct x16 *to, const float *x, int32_t from, int32_t end) {
+static void round_for_tiles(const struct narrow_rows *to, const float *x, int32_t from, int32_t end) {
     for (int32_t r = from; r < end; r++) {
-        int32_t first = r / to->group_rows * to->group_rows, n = to->n_rows - first;
-        round_row(to->words + (size_t)first * x16_row_words(to->cols),
-                  (size_t)(n < to->group_rows ? n : to->group_rows), (size_t)(r - first),
-                  x + (size_t)r * (size_t)to->cols, to->cols);
+        int32_t first = group_first(to, r);
+        round_row(to->words + (size_t)first * x16_row_words(to->cols), (size_t)group_size(to, first),
+                  (size_t)(r - first), x + (size_t)r * (size_t)to->cols, to->cols);
     }
 }
 
@@ -128,11 +127,11 @@ AMX static void add_chunk(const struct chunk16 *t, const uint8_t *x, size_t n, f
 /* --- matrices --------------------------------------------------------------------------------- */
 
 /* All rows of x by a chunk that begins at a step. shaped: the rows that the tiles are shaped for. */
-AMX static void all_rows16(struct chunk16 *t, const struct x16 *x, int32_t step, float *sums, int *shaped) {
+AMX static void all_rows16(struct chunk16 *t, const struct narrow_rows *x, int32_t step, float *sums, int *shaped) {
     t->n_groups = (x->n_rows + x->group_rows - 1) / x->group_rows;
     for (t->group = 0; t->group < t->n_groups; t->group++) {
         int32_t r = t->group * x->group_rows;
-        int n = x->n_rows - r < x->group_rows ? x->n_rows - r : x->group_rows;
+        int n = group_size(x, r);
         if (n != *shaped) shape_tiles16(n);
         *shaped = n;
         const uint8_t *group = (const uint8_t *)(x->words + (size_t)r * x16_row_words(x->cols));
@@ -142,7 +141,7 @@ AMX static void all_rows16(struct chunk16 *t, const struct x16 *x, int32_t step,
 
 /* The outputs of n_panels panels, step panels apart. */
 AMX static void some_panels16(const struct panels *w, int32_t first, int32_t step, int n_panels,
-                              const struct x16 *x, const float *bias, float *y, float *sums, int *shaped) {
+                              const struct narrow_rows *x, const float *bias, float *y, float *sums, int *shaped) {
     _Alignas(64) uint8_t room[PANELS][STEP_PANEL];
     const uint8_t *panel[PANELS], *rest[PANELS];
     int32_t n_steps = (w->cols + STEP_K - 1) / STEP_K;
@@ -167,7 +166,7 @@ AMX static void some_panels16(const struct panels *w, int32_t first, int32_t ste
 }
 
 /* Two runs of panels are read side by side, each straight on. */
-AMX static void matmul16_tiles(const struct panels *w, int32_t from, int32_t to, const struct x16 *x,
+AMX static void matmul16_tiles(const struct panels *w, int32_t from, int32_t to, const struct narrow_rows *x,
                                const float *bias, float *y, void *scratch) {
     int32_t run = (to - from) / PANELS;
     int shaped = 0;
@@ -177,7 +176,7 @@ AMX static void matmul16_tiles(const struct panels *w, int32_t from, int32_t to,
     tile_release();
 }
 
-static void matvec16_tiles(const struct panels *w, int32_t from, int32_t to, const struct x16 *x,
+static void matvec16_tiles(const struct panels *w, int32_t from, int32_t to, const struct narrow_rows *x,
                            const float *bias, float *y) {
     _Alignas(64) float sums[ROW_SUMS];
     matmul16_tiles(w, from, to, x, bias, y, sums);

@@ -12,11 +12,7 @@ enum { RUNS = 4, RUN_SUMS = 16 * LANES };
 
 /* --- x ---------------------------------------------------------------------------------------- */
 
-static bool few_rows(const struct x8 *x) { return x->n_rows <= INT8_FEW_ROWS.rows; }
-
-static int32_t group_size(const struct x8 *x, int32_t first) {
-    return x->n_rows - first < x->group_rows ? x->n_rows - first : x->group_rows;
-}
+static bool few_rows(const struct narrow_rows *x) { return x->n_rows <= INT8_FEW_ROWS.rows; }
 
 /* Row i of n. A group's block has the 32 codes of each row, then each other word of all rows. */
 static void put_blocks(uint32_t *to, size_t n, size_t i, const uint32_t *blocks, int32_t n_blocks) {
@@ -31,19 +27,19 @@ static void quantise_row(uint32_t *to, size_t n, size_t i, const float *x, int32
     uint32_t blocks[STRETCH / X8_BLOCK * X8_WORDS];
     for (int32_t k = 0; k < cols; k += STRETCH, to += sizeof blocks / sizeof *blocks * n) {
         int32_t some = cols - k < STRETCH ? cols - k : STRETCH;
-        struct x8 one = {blocks, 1, 1, some};
+        struct narrow_rows one = {blocks, 1, 1, some};
         INT8_FEW_ROWS.quantise(&one, x + k, 0, 1);
         put_blocks(to, n, i, blocks, some / X8_BLOCK);
     }
 }
 
-static void quantise_for_tiles(const struct x8 *to, const float *x, int32_t from, int32_t end) {
+static void quantise_for_tiles(const struct narrow_rows *to, const float *x, int32_t from, int32_t end) {
     if (few_rows(to)) {
         INT8_FEW_ROWS.quantise(to, x, from, end);
         return;
     }
     for (int32_t r = from; r < end; r++) {
-        int32_t first = r / to->group_rows * to->group_rows;
+        int32_t first = group_first(to, r);
         quantise_row(to->words + (size_t)first * x8_row_words(to->cols), (size_t)group_size(to, first),
                      (size_t)(r - first), x + (size_t)r * (size_t)to->cols, to->cols);
     }
@@ -203,7 +199,7 @@ static const uint8_t *chunk_of_codes(const struct panels *w, int32_t panel, int3
 struct product8 {
     const struct panels *w;
     const struct type8 *type;
-    const struct x8 *x;
+    const struct narrow_rows *x;
     struct chunk8 chunk[INT8_PANELS];
     float *sums;    /* [row][panel][LANES]: the outputs so far */
     int32_t shaped; /* rows that the tiles are shaped for */
@@ -220,7 +216,7 @@ static void next_chunk(const struct product8 *p, struct chunk8 *chunk, int32_t p
 
 /* Panels from first on; after: the one that comes after them. */
 AMX static void some_panels8(struct product8 *p, int32_t first, int n_panels, int32_t after) {
-    const struct x8 *x = p->x;
+    const struct narrow_rows *x = p->x;
     memset(p->sums, 0, (size_t)x->n_rows * INT8_PANELS * WORD);
     for (int32_t k = 0; k < p->w->cols; k += INT8_CHUNK) {
         for (int i = 0; i < n_panels; i++) next_chunk(p, &p->chunk[i], first + i, k, after + i);
@@ -238,7 +234,7 @@ AMX static void some_panels8(struct product8 *p, int32_t first, int n_panels, in
     }
 }
 
-AMX static void matmul8_tiles(const struct panels *w, int32_t from, int32_t to, const struct x8 *x,
+AMX static void matmul8_tiles(const struct panels *w, int32_t from, int32_t to, const struct narrow_rows *x,
                               const float *bias, float *y, void *scratch) {
     if (few_rows(x)) {
         INT8_FEW_ROWS.matmul(w, from, to, x, bias, y, scratch);
@@ -263,7 +259,7 @@ AMX static void matmul8_tiles(const struct panels *w, int32_t from, int32_t to, 
     tile_release();
 }
 
-static void matvec8_no_tiles(const struct panels *w, int32_t from, int32_t to, const struct x8 *x,
+static void matvec8_no_tiles(const struct panels *w, int32_t from, int32_t to, const struct narrow_rows *x,
                              const float *bias, float *y) {
     INT8_FEW_ROWS.matvec(w, from, to, x, bias, y);
 }

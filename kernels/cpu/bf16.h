@@ -12,14 +12,8 @@
 
 #include "kernels/cpu/cpu.h"
 
-/* Rows stand in groups as even as can be; each has its place at words + first row * row_words. What is in
- * it is between prepare and matmul of one instruction set; columns beyond the last are 0. */
-struct x16 {
-    uint32_t *words; /* 64 bytes aligned */
-    int32_t n_rows, group_rows, cols;
-};
-
-/* 64 bytes hold 32 columns. */
+/* Words of a row (struct narrow_rows, whose words are 64 bytes aligned here): 64 bytes hold 32 columns. What is
+ * in a group is between prepare and matmul of one instruction set; columns beyond the last are 0. */
 static inline size_t x16_row_words(int32_t cols) { return (size_t)round_up(cols, 32) / 2; }
 
 /* One instruction set's loops. The panels of w are as they stand in memory, 64 bytes for each pair of k:
@@ -28,12 +22,12 @@ static inline size_t x16_row_words(int32_t cols) { return (size_t)round_up(cols,
 struct cpu_bf16 {
     int rows; /* a group has so many at most */
     /* Rounds rows from … to-1 of x [n_rows, cols]. */
-    void (*prepare)(const struct x16 *to, const float *x, int32_t from, int32_t end);
+    void (*prepare)(const struct narrow_rows *to, const float *x, int32_t from, int32_t end);
     /* y[from*16 …] for panels from … to-1; x has one row. */
-    void (*matvec)(const struct panels *w, int32_t from, int32_t to, const struct x16 *x,
+    void (*matvec)(const struct panels *w, int32_t from, int32_t to, const struct narrow_rows *x,
                    const float *bias, float *y);
     /* y [n_rows, rows of w]. scratch: BF16_SCRATCH bytes. */
-    void (*matmul)(const struct panels *w, int32_t from, int32_t to, const struct x16 *x,
+    void (*matmul)(const struct panels *w, int32_t from, int32_t to, const struct narrow_rows *x,
                    const float *bias, float *y, void *scratch);
 };
 

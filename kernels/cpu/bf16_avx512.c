@@ -26,12 +26,11 @@ BF16 static void prepare_row(uint32_t *to, size_t n, const float *x, int32_t col
     }
 }
 
-static void prepare(const struct x16 *to, const float *x, int32_t from, int32_t end) {
+static void prepare(const struct narrow_rows *to, const float *x, int32_t from, int32_t end) {
     for (int32_t r = from; r < end; r++) {
-        int32_t first = r / to->group_rows * to->group_rows, n = to->n_rows - first;
-        size_t rows = (size_t)(n < to->group_rows ? n : to->group_rows);
-        prepare_row(to->words + (size_t)first * x16_row_words(to->cols) + (r - first), rows,
-                    x + (size_t)r * (size_t)to->cols, to->cols);
+        int32_t first = group_first(to, r);
+        prepare_row(to->words + (size_t)first * x16_row_words(to->cols) + (r - first),
+                    (size_t)group_size(to, first), x + (size_t)r * (size_t)to->cols, to->cols);
     }
 }
 
@@ -52,7 +51,7 @@ BF16 static void sums_of_streams(const uint8_t *const *panel, int32_t cols, cons
     UNROLL for (int s = 0; s < MATVEC_STREAMS; s++) total[s] = sum[s];
 }
 
-static void matvec16(const struct panels *w, int32_t from, int32_t to, const struct x16 *x,
+static void matvec16(const struct panels *w, int32_t from, int32_t to, const struct narrow_rows *x,
                      const float *bias, float *y) {
     panels_by_streams(w, from, to, sums_of_streams, x->words, bias, y);
 }
@@ -111,11 +110,11 @@ static tile16_fn *const tiles16[BF16_PANELS + 1][ROWS + 1] = {EACH_TILE(ENTRY)};
 
 /* All rows of x by the tile's chunk, which begins at pair i. Each group has a share in fetching, so that
  * memory is read all the while; one alone reads as fast as the core foresees it. */
-static void all_rows(struct tile16 *t, int n_panels, const struct x16 *x, int32_t i, float *sums) {
+static void all_rows(struct tile16 *t, int n_panels, const struct narrow_rows *x, int32_t i, float *sums) {
     int32_t n_groups = (x->n_rows + x->group_rows - 1) / x->group_rows;
     for (int32_t g = 0; g < n_groups; g++) {
         int32_t r = g * x->group_rows;
-        int32_t rows = x->n_rows - r < x->group_rows ? x->n_rows - r : x->group_rows;
+        int32_t rows = group_size(x, r);
         t->fetch_from = g * n_panels / n_groups;
         t->fetch_to = n_groups == 1 ? 0 : (g + 1) * n_panels / n_groups;
         const uint32_t *group = x->words + (size_t)r * x16_row_words(x->cols);
@@ -126,7 +125,7 @@ static void all_rows(struct tile16 *t, int n_panels, const struct x16 *x, int32_
 
 /* The outputs of n_panels panels, the first one and those step panels apart from there on. */
 static void some_panels(const struct panels *w, int32_t first, int32_t step, int n_panels,
-                        const struct x16 *x, const float *bias, float *y, float *sums) {
+                        const struct narrow_rows *x, const float *bias, float *y, float *sums) {
     int32_t pairs = (w->cols + 1) / 2;
     struct tile16 t = {.w = w->data + (size_t)first * w->panel_bytes,
                        .step = (size_t)step * w->panel_bytes};
@@ -142,7 +141,7 @@ static void some_panels(const struct panels *w, int32_t first, int32_t step, int
 }
 
 /* As in panels_by_streams, each of the panels side by side is part of a run that is read straight on. */
-static void matmul16(const struct panels *w, int32_t from, int32_t to, const struct x16 *x,
+static void matmul16(const struct panels *w, int32_t from, int32_t to, const struct narrow_rows *x,
                      const float *bias, float *y, void *scratch) {
     int32_t run = (to - from) / BF16_PANELS, rest = (to - from) % BF16_PANELS;
     for (int32_t p = from; p < from + run; p++)

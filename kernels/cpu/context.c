@@ -124,22 +124,22 @@ bool cpu_narrow_room(struct cpu_ctx *c, size_t bytes) {
 
 /* --- the table -------------------------------------------------------------------------------- */
 
+static struct device_figures figures_of(const struct cpu_int8 *int8, const struct cpu_bf16 *bf16, int cores) {
+    return (struct device_figures){.kind = DEVICE_CPU,
+                                   .bf16 = bf16 != NULL,
+                                   .cores = cores,
+                                   .int8_rows = int8->rows,
+                                   .bf16_rows = bf16 ? bf16->rows : 0};
+}
+
 void kernels_cpu_figures(struct device_figures *out, int cores) {
     const struct choice *choice = level_choose(NULL);
-    *out = (struct device_figures){.kind = DEVICE_CPU,
-                                   .bf16 = kernels_cpu_bf16(),
-                                   .cores = cores,
-                                   .int8_rows = choice ? choice->int8->rows : 1,
-                                   .bf16_rows = choice && choice->bf16 ? choice->bf16->rows : 0};
+    *out = choice ? figures_of(choice->int8, choice->bf16, cores) : figures_of(&cpu_int8_portable, NULL, cores);
 }
 
 void cpu_figures(const struct kctx *base, struct device_figures *out) {
     const struct cpu_ctx *c = (const struct cpu_ctx *)base;
-    *out = (struct device_figures){.kind = DEVICE_CPU,
-                                   .bf16 = c->bf16 != NULL,
-                                   .cores = team_size(c->team),
-                                   .int8_rows = c->int8->rows,
-                                   .bf16_rows = c->bf16 ? c->bf16->rows : 0};
+    *out = figures_of(c->int8, c->bf16, team_size(c->team));
 }
 
 static void cpu_upload(struct kctx *c, dev_addr to, const void *from, size_t bytes) {

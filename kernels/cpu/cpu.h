@@ -28,6 +28,20 @@ struct panels {
     const uint8_t *data;
 };
 
+/* Rows of x as a product has rounded them (int8.h, bf16.h), in groups of group_rows, the last one what is left. A
+ * group begins at words + its first row * the words of a row. */
+struct narrow_rows {
+    uint32_t *words;
+    int32_t n_rows, group_rows, cols;
+};
+/* The first row of the group that a row is in; how many a group has that begins there. */
+static inline int32_t group_first(const struct narrow_rows *x, int32_t row) {
+    return row / x->group_rows * x->group_rows;
+}
+static inline int32_t group_size(const struct narrow_rows *x, int32_t first) {
+    return x->n_rows - first < x->group_rows ? x->n_rows - first : x->group_rows;
+}
+
 struct attention_job {
     float *out;
     size_t out_stride;

@@ -25,25 +25,20 @@ enum {
 };
 enum { X8_BLOCK = 32 };
 
-/* Rows stand in groups: block b of group g has word i of each of its rows side by side, so that a
- * product reads on in one direction. All groups have group_rows rows, the last one what is left. */
-struct x8 {
-    uint32_t *words; /* row r of T begins its group at words + first row * row_words */
-    int32_t n_rows, group_rows, cols;
-};
-
+/* Words of a row (struct narrow_rows). Block b of a group has word i of each of its rows side by side, so that a
+ * product reads on in one direction. */
 static inline size_t x8_row_words(int32_t cols) { return (size_t)(cols / X8_BLOCK) * X8_WORDS; }
 
 /* One instruction set's loops. */
 struct cpu_int8 {
     int rows; /* a group has so many at most */
     /* Rows from … to-1 of x [n_rows, cols]. */
-    void (*quantise)(const struct x8 *to, const float *x, int32_t from, int32_t end);
+    void (*quantise)(const struct narrow_rows *to, const float *x, int32_t from, int32_t end);
     /* y[from*16 …] for panels from … to-1; x has one row. */
-    void (*matvec)(const struct panels *w, int32_t from, int32_t to, const struct x8 *x,
+    void (*matvec)(const struct panels *w, int32_t from, int32_t to, const struct narrow_rows *x,
                    const float *bias, float *y);
     /* y [n_rows, rows of w]. scratch: INT8_SCRATCH bytes. */
-    void (*matmul)(const struct panels *w, int32_t from, int32_t to, const struct x8 *x,
+    void (*matmul)(const struct panels *w, int32_t from, int32_t to, const struct narrow_rows *x,
                    const float *bias, float *y, void *scratch);
 };
 

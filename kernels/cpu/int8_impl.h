@@ -38,10 +38,10 @@ INLINE void quantise_block(const float *x, uint32_t *to, size_t n) {
     UNROLL for (int i = 0; i < X8_WORDS; i++) to[(size_t)i * n] = words[i];
 }
 
-static void quantise(const struct x8 *to, const float *x, int32_t from, int32_t end) {
+static void quantise(const struct narrow_rows *to, const float *x, int32_t from, int32_t end) {
     for (int32_t r = from; r < end; r++) {
-        int32_t first = r / to->group_rows * to->group_rows, n = to->n_rows - first;
-        size_t rows = (size_t)(n < to->group_rows ? n : to->group_rows);
+        int32_t first = group_first(to, r);
+        size_t rows = (size_t)group_size(to, first);
         uint32_t *words = to->words + (size_t)first * x8_row_words(to->cols) + (r - first);
         const float *row = x + (size_t)r * (size_t)to->cols;
         for (int32_t k = 0; k < to->cols; k += X8_BLOCK, words += X8_WORDS * rows)
@@ -116,7 +116,7 @@ INLINE void fetch_ahead(const uint8_t *next, int bytes, int i) {
 
 INT8_TYPES(MATVEC8)
 
-static void matvec8(const struct panels *w, int32_t from, int32_t to, const struct x8 *x,
+static void matvec8(const struct panels *w, int32_t from, int32_t to, const struct narrow_rows *x,
                     const float *bias, float *y) {
 #define ENTRY(TYPE, name, RUN, BLOCK, BYTES, ZERO) [TYPE] = matvec8_##name,
     static streams_fn *const of_type[DTYPE_COUNT] = {INT8_TYPES(ENTRY)};
@@ -256,7 +256,7 @@ static const uint8_t *chunk8_at(const struct panels *w, int32_t panel, int32_t k
 
 /* Panels p and q (which is p for a last one alone); next: the panel after them. */
 static void two_panels8(const struct panels *w, int32_t p, int32_t q, int32_t next,
-                        const struct x8 *x, struct tile8 *t) {
+                        const struct narrow_rows *x, struct tile8 *t) {
     const struct loops8 *loops = loops8_of(w->type);
     for (int32_t k = 0; k < w->cols; k += INT8_CHUNK) {
         bool last = w->cols - k <= INT8_CHUNK;
@@ -269,7 +269,7 @@ static void two_panels8(const struct panels *w, int32_t p, int32_t q, int32_t ne
         t->next[1] = chunk8_at(w, last ? next + (q - p) : q, last ? 0 : k + INT8_CHUNK);
         t->next_lines = (int32_t)(w->panel_bytes / (size_t)(w->cols / X8_BLOCK) / 64) + 1;
         for (int32_t r = 0; r < x->n_rows; r += x->group_rows, t->next_lines = 0) {
-            int32_t rows = x->n_rows - r < x->group_rows ? x->n_rows - r : x->group_rows;
+            int32_t rows = group_size(x, r);
             loops->of_rows[rows](t, x->words + (size_t)r * x8_row_words(w->cols) +
                                         (size_t)(k / X8_BLOCK * X8_WORDS * rows),
                                  t->sums + (size_t)r * (INT8_PANELS * LANES));
@@ -277,7 +277,7 @@ static void two_panels8(const struct panels *w, int32_t p, int32_t q, int32_t ne
     }
 }
 
-static void matmul8(const struct panels *w, int32_t from, int32_t to, const struct x8 *x,
+static void matmul8(const struct panels *w, int32_t from, int32_t to, const struct narrow_rows *x,
                     const float *bias, float *y, void *scratch) {
     struct tile8 t = {.codes = scratch};
     t.scale = (float *)(void *)(t.codes + INT8_PANELS * TILE8_CODES);

@@ -3,8 +3,8 @@
 
 /* x as a linear's jobs read it; of what no job reads, words is NULL. */
 struct narrow {
-    struct x8 x8;
-    struct x16 x16;
+    struct narrow_rows x8;
+    struct narrow_rows x16;
 };
 
 struct linear_call {
@@ -61,10 +61,10 @@ static int32_t group_rows(int32_t n, int most) {
 static struct narrow narrow_at(const struct linear_call *call, uint8_t *room, int32_t n) {
     struct narrow to = {0};
     if (call->int8)
-        to.x8 = (struct x8){(uint32_t *)(void *)room, n, group_rows(n, call->c->int8->rows), call->cols};
+        to.x8 = (struct narrow_rows){(uint32_t *)(void *)room, n, group_rows(n, call->c->int8->rows), call->cols};
     if (call->int8) room += (size_t)n * x8_row_bytes(call->cols);
     if (call->bf16)
-        to.x16 = (struct x16){(uint32_t *)(void *)room, n, group_rows(n, call->c->bf16->rows), call->cols};
+        to.x16 = (struct narrow_rows){(uint32_t *)(void *)room, n, group_rows(n, call->c->bf16->rows), call->cols};
     return to;
 }
 
