@@ -3,8 +3,7 @@
 
 /* x as a linear's jobs read it; of what no job reads, words is NULL. */
 struct narrow {
-    struct narrow_rows x8;
-    struct narrow_rows x16;
+    struct narrow_rows x8, x16;
 };
 
 struct linear_call {
@@ -51,20 +50,20 @@ static void linear_panels(const struct linear_call *call, const struct linear_jo
 
 /* --- x rounded -------------------------------------------------------------------------------- */
 
-/* Rows in groups as even as can be. */
-static int32_t group_rows(int32_t n, int most) {
+/* In groups of at most `most` rows, as even as can be. */
+static struct narrow_rows rows_at(uint8_t *room, int32_t n, int most, int32_t cols) {
     int32_t groups = (n + most - 1) / most;
-    return (n + groups - 1) / groups;
+    return (struct narrow_rows){(uint32_t *)(void *)room, n, (n + groups - 1) / groups, cols};
 }
 
 /* Where n rows of x will stand. */
 static struct narrow narrow_at(const struct linear_call *call, uint8_t *room, int32_t n) {
     struct narrow to = {0};
-    if (call->int8)
-        to.x8 = (struct narrow_rows){(uint32_t *)(void *)room, n, group_rows(n, call->c->int8->rows), call->cols};
-    if (call->int8) room += (size_t)n * x8_row_bytes(call->cols);
-    if (call->bf16)
-        to.x16 = (struct narrow_rows){(uint32_t *)(void *)room, n, group_rows(n, call->c->bf16->rows), call->cols};
+    if (call->int8) {
+        to.x8 = rows_at(room, n, call->c->int8->rows, call->cols);
+        room += (size_t)n * x8_row_bytes(call->cols);
+    }
+    if (call->bf16) to.x16 = rows_at(room, n, call->c->bf16->rows, call->cols);
     return to;
 }
 

@@ -39,6 +39,14 @@ static inline uint8_t *matrix_file(enum dtype type, int32_t rows, int32_t cols) 
     return file;
 }
 
+/* A matrix of random rows. */
+static inline struct matrix matrix_new(struct kctx *c, enum dtype type, int32_t rows, int32_t cols) {
+    uint8_t *file = matrix_file(type, rows, cols);
+    struct matrix m = matrix_of(c, type, rows, cols, file);
+    free(file);
+    return m;
+}
+
 static inline void matrix_free(struct kctx *c, struct matrix *m) {
     c->ops->weight_free(c, &m->w);
     free(m->values);
@@ -92,6 +100,41 @@ static inline void matrix_check_rows_alone(struct kctx *c, const struct matrix *
         free(some);
     }
     free(all);
+}
+
+/* Activations are rounded when that is asked for, where this changes anything, and no longer than that. */
+static inline void matrix_check_switch(struct kctx *c, const struct matrix *m, const float *x, int32_t T,
+                                       bool changes) {
+    size_t bytes = (size_t)(T * m->w.rows) * 4;
+    float *before = matrix_outputs(c, m, x, T);
+    c->ops->narrow_activations(c, true);
+    float *rounded = matrix_outputs(c, m, x, T);
+    c->ops->narrow_activations(c, false);
+    float *after = matrix_outputs(c, m, x, T);
+    assert_memory_equal(before, after, bytes);
+    assert_int_equal(memcmp(before, rounded, bytes) != 0, changes);
+    free(before);
+    free(rounded);
+    free(after);
+}
+
+/* Teams of 1 to 3 give the same bits. */
+static inline void matrix_check_teams(enum dtype type, int32_t rows, int32_t cols, int32_t T, bool narrow) {
+    float *first = NULL;
+    for (int n_cores = 1; n_cores <= 3; n_cores++) {
+        random_state = 7;
+        struct kctx *c = open_ctx(n_cores, 0, false);
+        c->ops->narrow_activations(c, narrow);
+        struct matrix m = matrix_new(c, type, rows, cols);
+        float *x = random_floats((size_t)(T * cols)), *y = matrix_outputs(c, &m, x, T);
+        if (first) assert_memory_equal(first, y, (size_t)(T * rows) * 4);
+        if (first) free(y);
+        else first = y;
+        free(x);
+        matrix_free(c, &m);
+        c->ops->close(c);
+    }
+    free(first);
 }
 
 #endif

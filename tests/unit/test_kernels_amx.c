@@ -48,13 +48,6 @@ static struct kctx *open_way(const struct way *way, int n_cores) {
     return c;
 }
 
-static struct matrix matrix_new(struct kctx *c, enum dtype type, int32_t rows, int32_t cols) {
-    uint8_t *file = matrix_file(type, rows, cols);
-    struct matrix m = matrix_of(c, type, rows, cols, file);
-    free(file);
-    return m;
-}
-
 /* A few columns that are a hundred times the others, blocks of zeros, a row that is no number. */
 static float *activations(int32_t T, int32_t cols) {
     float *x = random_floats((size_t)(T * cols));

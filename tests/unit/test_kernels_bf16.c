@@ -3,13 +3,6 @@
 #include "base/dtype.h"
 #include "tests/unit/matrix_fixture.h"
 
-static struct matrix matrix_new(struct kctx *c, enum dtype type, int32_t rows, int32_t cols) {
-    uint8_t *file = matrix_file(type, rows, cols);
-    struct matrix m = matrix_of(c, type, rows, cols, file);
-    free(file);
-    return m;
-}
-
 static float to_bf16(float x) { return bf16_to_f32(f32_to_bf16(x)); }
 
 /* y is the product of x rounded to bf16, if that is asked, and close to that of x in any case. */
@@ -93,14 +86,9 @@ static void rows_independent(struct kctx *c) {
 
 static void switched_off(struct kctx *c) {
     struct matrix m = matrix_new(c, DTYPE_BF16, 33, 257);
-    float *x = random_floats(5 * 257), *before = matrix_outputs(c, &m, x, 5);
-    c->ops->narrow_activations(c, true);
-    float *rounded = matrix_outputs(c, &m, x, 5);
-    c->ops->narrow_activations(c, false);
-    float *after = matrix_outputs(c, &m, x, 5);
-    assert_memory_equal(before, after, 5 * 33 * 4);
-    assert_int_equal(memcmp(before, rounded, 5 * 33 * 4) != 0, kernels_cpu_bf16());
-    free(before), free(rounded), free(after), free(x);
+    float *x = random_floats(5 * 257);
+    matrix_check_switch(c, &m, x, 5, kernels_cpu_bf16());
+    free(x);
     matrix_free(c, &m);
 }
 
@@ -147,22 +135,7 @@ static void a_row_that_is_no_number_says_so_and_spoils_no_other(void **state) {
 
 static void bits_do_not_depend_on_the_team(void **state) {
     (void)state;
-    enum { T = 17, ROWS = 333, COLS = 577 };
-    float *first = NULL;
-    for (int n_cores = 1; n_cores <= 3; n_cores++) {
-        random_state = 7;
-        struct kctx *c = open_ctx(n_cores, 0, false);
-        c->ops->narrow_activations(c, true);
-        struct matrix m = matrix_new(c, DTYPE_BF16, ROWS, COLS);
-        float *x = random_floats(T * COLS), *y = matrix_outputs(c, &m, x, T);
-        if (first) assert_memory_equal(first, y, T * ROWS * 4);
-        if (first) free(y);
-        else first = y;
-        free(x);
-        matrix_free(c, &m);
-        c->ops->close(c);
-    }
-    free(first);
+    matrix_check_teams(DTYPE_BF16, 333, 577, 17, true);
 }
 
 int main(void) {

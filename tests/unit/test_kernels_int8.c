@@ -22,7 +22,7 @@ static void extreme_row(enum dtype type, int32_t cols, uint8_t *row) {
 }
 
 /* Random rows, one extreme. */
-static struct matrix matrix_new(struct kctx *c, enum dtype type, int32_t rows, int32_t cols) {
+static struct matrix matrix_extreme(struct kctx *c, enum dtype type, int32_t rows, int32_t cols) {
     uint8_t *file = matrix_file(type, rows, cols);
     if (dtype_is_quantised(type)) extreme_row(type, cols, file);
     struct matrix m = matrix_of(c, type, rows, cols, file);
@@ -85,8 +85,8 @@ static void check_rows(const struct matrix *m, const float *x, const float *bias
 
 static void one_linear(struct kctx *c, enum dtype type, int32_t T) {
     int32_t cols = some_cols(type);
-    struct matrix a = matrix_new(c, type, random_int(1, 90), cols);
-    struct matrix b = matrix_new(c, T % 2 ? DTYPE_BF16 : DTYPE_Q8_0, random_int(1, 40), cols);
+    struct matrix a = matrix_extreme(c, type, random_int(1, 90), cols);
+    struct matrix b = matrix_extreme(c, T % 2 ? DTYPE_BF16 : DTYPE_Q8_0, random_int(1, 40), cols);
     float *x = activations(T, cols);
     matrix_check_two(c, &a, &b, x, T, check_rows, quantised(b.w.type) ? check_rows : NULL);
     free(x);
@@ -107,7 +107,7 @@ static void rows_independent(struct kctx *c) {
     c->ops->narrow_activations(c, true);
     for (int type = 0; type < DTYPE_COUNT; type++) {
         if (!quantised((enum dtype)type)) continue;
-        struct matrix m = matrix_new(c, (enum dtype)type, ROWS, 1024);
+        struct matrix m = matrix_extreme(c, (enum dtype)type, ROWS, 1024);
         float *x = activations(T, m.w.cols);
         matrix_check_rows_alone(c, &m, x, T, counts, sizeof counts / sizeof *counts);
         free(x);
@@ -116,17 +116,9 @@ static void rows_independent(struct kctx *c) {
 }
 
 static void switched_off(struct kctx *c) {
-    struct matrix m = matrix_new(c, DTYPE_Q4_0, 33, 256);
-    float *x = activations(5, 256), *before = matrix_outputs(c, &m, x, 5);
-    c->ops->narrow_activations(c, true);
-    float *rounded = matrix_outputs(c, &m, x, 5);
-    c->ops->narrow_activations(c, false);
-    float *after = matrix_outputs(c, &m, x, 5);
-    assert_memory_equal(before, after, 5 * 33 * 4);
-    assert_memory_not_equal(before, rounded, 5 * 33 * 4);
-    free(before);
-    free(rounded);
-    free(after);
+    struct matrix m = matrix_extreme(c, DTYPE_Q4_0, 33, 256);
+    float *x = activations(5, 256);
+    matrix_check_switch(c, &m, x, 5, true);
     free(x);
     matrix_free(c, &m);
 }
@@ -134,7 +126,7 @@ static void switched_off(struct kctx *c) {
 static void not_finite(struct kctx *c) {
     enum { T = 7, ROWS = 40, COLS = 256 };
     c->ops->narrow_activations(c, true);
-    struct matrix m = matrix_new(c, DTYPE_Q8_0, ROWS, COLS);
+    struct matrix m = matrix_extreme(c, DTYPE_Q8_0, ROWS, COLS);
     for (int32_t n = 1; n <= T; n += T - 1) { /* 1, then T */
         float *x = random_floats(T * COLS);
         x[70] = n == 1 ? NAN : INFINITY;
@@ -178,7 +170,7 @@ static void bits_depend_neither_on_the_team_nor_on_the_instruction_set(void **st
                 random_state = 7;
                 struct kctx *c = open_ctx(n_cores, 0, false);
                 c->ops->narrow_activations(c, true);
-                struct matrix m = matrix_new(c, (enum dtype)type, ROWS, 512);
+                struct matrix m = matrix_extreme(c, (enum dtype)type, ROWS, 512);
                 float *x = activations(T, 512), *y = matrix_outputs(c, &m, x, T);
                 if (first) assert_memory_equal(first, y, T * ROWS * 4);
                 if (first) free(y);

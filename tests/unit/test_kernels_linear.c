@@ -1,13 +1,6 @@
 /* linear and embed: right for every type and shape, and a row's bits are its own. */
 #include "tests/unit/matrix_fixture.h"
 
-static struct matrix matrix_new(struct kctx *c, enum dtype type, int32_t rows, int32_t cols) {
-    uint8_t *file = matrix_file(type, rows, cols);
-    struct matrix m = matrix_of(c, type, rows, cols, file);
-    free(file);
-    return m;
-}
-
 static void check_linear(const struct matrix *m, const float *x, const float *bias, const float *y,
                          int32_t T) {
     int32_t cols = m->w.cols;
@@ -95,23 +88,9 @@ static void embed_gives_the_files_numbers(void **state) {
     on_every_level(embed_right);
 }
 
-/* One team member more changes no bit either. */
 static void bits_do_not_depend_on_the_team(void **state) {
     (void)state;
-    float *first = NULL;
-    for (int n_cores = 1; n_cores <= 3; n_cores++) {
-        random_state = 7;
-        struct kctx *c = open_ctx(n_cores, 0, false);
-        struct matrix m = matrix_new(c, DTYPE_Q4_K, 333, 512);
-        float *x = random_floats(9 * 512), *y = matrix_outputs(c, &m, x, 9);
-        if (first) assert_memory_equal(first, y, 9 * 333 * 4);
-        if (first) free(y);
-        else first = y;
-        free(x);
-        matrix_free(c, &m);
-        c->ops->close(c);
-    }
-    free(first);
+    matrix_check_teams(DTYPE_Q4_K, 333, 512, 9, false);
 }
 
 int main(void) {
