@@ -46,28 +46,11 @@ static_assert(offsetof(struct candidates, max) == 16 && offsetof(struct candidat
  * other apart, so that one barrier does. */
 static __device__ __forceinline__ int block_count(int x, sptr<int> scratch, int turn) {
     int lane = (int)threadIdx.x % WARP_SIZE, warp = (int)threadIdx.x / WARP_SIZE, sum = 0;
-    for (int by = WARP_SIZE / 2; by > 0; by /= 2) x += __shfl_xor_sync(ALL_LANES, x, by);
+    x = warp_sum(x);
     sptr<int> mine = scratch + turn % 2 * WARPS;
     if (lane == 0) mine[warp] = x;
     __syncthreads();
     for (int w = 0; w < WARPS; w++) sum += mine[w];
-    return sum;
-}
-
-static __device__ __forceinline__ double warp_total(double x) {
-    for (int by = WARP_SIZE / 2; by > 0; by /= 2) x += __shfl_xor_sync(ALL_LANES, x, by);
-    return x;
-}
-
-/* The same in double; scratch: WARPS, free before and after. */
-static __device__ __forceinline__ double block_total(double x, sptr<double> scratch) {
-    int lane = (int)threadIdx.x % WARP_SIZE, warp = (int)threadIdx.x / WARP_SIZE;
-    double sum = 0;
-    x = warp_total(x);
-    if (lane == 0) scratch[warp] = x;
-    __syncthreads();
-    for (int w = 0; w < WARPS; w++) sum += scratch[w];
-    __syncthreads();
     return sum;
 }
 
@@ -147,7 +130,7 @@ __global__ void __launch_bounds__(THREADS)
     SHARED(int, counts, 2 * WARPS);
     SHARED(uint64_t, kept, CANDIDATES);
     SHARED(float, scratch, WARP_SIZE);
-    SHARED(double, totals, WARPS);
+    SHARED(double, totals, WARP_SIZE);
     int64_t t = blockIdx.y;
     int32_t from = (int32_t)blockIdx.x * CANDIDATES_SLICE;
     list_view out = list_at(lists, t * gridDim.x + blockIdx.x);
@@ -169,7 +152,7 @@ __global__ void __launch_bounds__(THREADS)
         UNROLL
         for (int j = 0; j < EACH; j++)
             if (factor > 0 && key[j]) sum += exp(((double)logit_of(key[j]) - (double)max) * factor);
-        sum = block_total(sum, totals);
+        sum = block_sum(sum, totals);
         if (threadIdx.x == 0) out.sum[s] = sum;
     }
     if (threadIdx.x != 0) return;
@@ -212,11 +195,11 @@ __global__ void __launch_bounds__(THREADS)
     }
     float max = warp_max(mine);
     strange = warp_max(strange);
-    for (int by = WARP_SIZE / 2; by > 0; by /= 2) of += __shfl_xor_sync(ALL_LANES, of, by);
+    of = warp_sum(of);
     for (int s = 0; s < 2; s++) {
         double factor = (double)factors[2 * t + s], sum = 0;
         if (lane < n && factor > 0) sum = list_at(lists, lane).sum[s] * exp(((double)mine - (double)max) * factor);
-        sum = warp_total(sum);
+        sum = warp_sum(sum);
         if (lane == 0) out.sum[s] = sum;
     }
     if (lane != 0) return;

@@ -138,7 +138,9 @@ __device__ __forceinline__ uint64_t device_nanoseconds() {
 
 /* --- sums and maxima over a warp or a block; every thread gets the result ------------------------- */
 
-static __device__ __forceinline__ float warp_sum(float x) {
+/* T: float, double or int. */
+template <class T>
+static __device__ __forceinline__ T warp_sum(T x) {
     for (int by = WARP_SIZE / 2; by > 0; by /= 2) x += __shfl_xor_sync(ALL_LANES, x, by);
     return x;
 }
@@ -151,14 +153,15 @@ static __device__ __forceinline__ float warp_max(float x) {
     return x;
 }
 
-/* scratch: WARP_SIZE floats of shared memory, free before and after. One order, whatever the data. */
-static __device__ __forceinline__ float block_sum(float x, sptr<float> scratch) {
+/* scratch: WARP_SIZE of them in shared memory, free before and after. One order, whatever the data. */
+template <class T>
+static __device__ __forceinline__ T block_sum(T x, sptr<T> scratch) {
     int lane = (int)threadIdx.x % WARP_SIZE, warp = (int)threadIdx.x / WARP_SIZE;
     int warps = (int)blockDim.x / WARP_SIZE;
     x = warp_sum(x);
     if (lane == 0) scratch[warp] = x;
     __syncthreads();
-    float mine = 0;
+    T mine = 0;
     if (lane < warps) mine = scratch[lane];
     x = warp_sum(mine);
     __syncthreads();

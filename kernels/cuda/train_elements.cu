@@ -143,18 +143,6 @@ void cuda_dropout(struct kctx *base, dev_addr out, dev_addr x, int32_t T, int32_
 
 /* A block sums a piece (SQUARES_RUN); pieces are added up in one order by one block. */
 
-/* scratch: WARP_SIZE doubles. */
-static __device__ __forceinline__ double block_sum_double(double x, sptr<double> scratch) {
-    int lane = (int)threadIdx.x % WARP_SIZE, warp = (int)threadIdx.x / WARP_SIZE;
-    for (int by = WARP_SIZE / 2; by > 0; by /= 2) x += __shfl_xor_sync(ALL_LANES, x, by);
-    if (lane == 0) scratch[warp] = x;
-    __syncthreads();
-    double mine = 0;
-    if (lane < (int)blockDim.x / WARP_SIZE) mine = scratch[lane];
-    for (int by = WARP_SIZE / 2; by > 0; by /= 2) mine += __shfl_xor_sync(ALL_LANES, mine, by);
-    return mine;
-}
-
 /* Bytes: 4 * n. FLOPs: 2 * n, in double. */
 __global__ void k_square_pieces(ptr<double> pieces, ptr<const float> x, size_t n, bool aligned) {
     SHARED(double, scratch, WARP_SIZE);
@@ -164,7 +152,7 @@ __global__ void k_square_pieces(ptr<double> pieces, ptr<const float> x, size_t n
         float4 v = load_four(x, i, to, aligned && i + 4 <= to);
         sum += (double)v.x * v.x + (double)v.y * v.y + (double)v.z * v.z + (double)v.w * v.w;
     }
-    sum = block_sum_double(sum, scratch);
+    sum = block_sum(sum, scratch);
     if (threadIdx.x == 0) pieces[blockIdx.x] = sum;
 }
 
@@ -175,7 +163,7 @@ __global__ void k_add_pieces(ptr<float> out, ptr<const double> pieces, int32_t n
         double piece = pieces[i];
         sum += piece;
     }
-    sum = block_sum_double(sum, scratch);
+    sum = block_sum(sum, scratch);
     if (threadIdx.x != 0) return;
     float old = out[0];
     out[0] = (float)((double)old + sum);
