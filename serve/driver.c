@@ -159,11 +159,17 @@ static bool generates(const struct sequence *s) {
     return s->n_reports > 0 && !s->over && s->entry.live && !s->entry.held;
 }
 
-/* What guesses cost now, by the steps that were measured. */
+/* What guesses cost now, by the steps that were measured; where no sequence looks at it, nothing is priced. */
 static void set_prices(struct engine *engine) {
     struct guess_price *price = &engine->market.price;
     int32_t n = 0;
-    for (const struct sequence *s = engine->sequences; s; s = s->next) n += generates(s);
+    bool asked = false;
+    for (const struct sequence *s = engine->sequences; s; s = s->next) {
+        n += generates(s);
+        asked |= guess_goes_by_price(&s->guesser);
+    }
+    engine->market.priced = false;
+    if (!asked) return;
     double plain = pace_seconds(&engine->pace, n, ROW_COST);
     engine->market.priced = pace_is_known(&engine->pace, n) && plain > 0;
     price->n_sequences = n;

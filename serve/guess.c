@@ -105,6 +105,12 @@ static struct offer ask(const struct guesser *g, enum guess_source source, size_
     return o;
 }
 
+bool guess_goes_by_price(const struct guesser *g) {
+    for (int i = 0; i < GUESS_SOURCES; i++)
+        if (g->terms[i].allowed && !g->terms[i].always) return true;
+    return false;
+}
+
 bool guess_will_ask(const struct guesser *g) {
     const struct guess_terms *t = &g->terms[GUESS_DRAFT];
     return t->allowed && (t->always || (g->market->priced && best_length(g, GUESS_DRAFT) > 0));

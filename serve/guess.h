@@ -73,6 +73,8 @@ void guess_begin(struct guesser *g, const token_id *ids, int n);
 int guess_of(const struct guesser *g, size_t n);
 /* The token at index n was decided. */
 void guess_decided(struct guesser *g, size_t n, token_id id);
+/* Whether it looks at the market's prices: some source is left to choose. */
+bool guess_goes_by_price(const struct guesser *g);
 /* Whether the draft model shall read along from the start, because the sequence will ask it. */
 bool guess_will_ask(const struct guesser *g);
 
