@@ -32,8 +32,11 @@ static const struct daemon_config *config_of(const struct conn *conn) {
 
 static void on_timer_closed(uv_handle_t *handle) {
     struct conn *conn = handle->data;
+    struct server *server = conn->server;
     line_buffer_free(&conn->in);
     free(conn);
+    server->n_held--;
+    server_tidy_up(server);
 }
 
 static void on_pipe_closed(uv_handle_t *handle) {
@@ -300,6 +303,7 @@ static void conn_add(struct server *server, struct conn *conn) {
     if (conn->next) conn->next->prev = conn;
     server->conns = conn;
     server->n_conns++;
+    if (++server->n_held > server->most_held) server->most_held = server->n_held;
 }
 
 bool conn_accept(struct server *server, uv_stream_t *listener) {

@@ -12,6 +12,7 @@
 #include "daemon/version.h"
 #include "text/chat.h"
 
+#include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -108,6 +109,15 @@ void server_call_begins(struct server *server) {
 
 void server_call_ends(struct server *server) {
     if (--server->n_calls == 0 && server->state == SERVER_DRAINING) end_soon(server);
+    server_tidy_up(server);
+}
+
+void server_tidy_up(struct server *server) {
+    enum { CROWD = 64 };
+    bool has_left = server->n_held <= server->most_held / 4 && server->n_calls <= server->n_held;
+    if (server->most_held < CROWD || !has_left) return;
+    malloc_trim(0);
+    server->most_held = server->n_held;
 }
 
 void server_fail(struct server *server, const struct error *e) {

@@ -52,6 +52,7 @@ struct server {
 
     struct conn *conns;
     int64_t n_conns;
+    int64_t n_held, most_held; /* closing ones included; the most since the heap was trimmed */
     uint64_t n_accepted;
     size_t input_bytes;  /* in line buffers of all connections */
     size_t param_bytes;  /* that parameters of live requests take, about */
@@ -97,5 +98,8 @@ char *server_metrics_text(const struct server *server);
 /* One live request more or fewer; with the last one a drain is over. */
 void server_call_begins(struct server *server);
 void server_call_ends(struct server *server);
+/* Where most connections of a crowd have gone, and their requests: what they took goes back to the system, as the
+ * allocator does not do by itself. */
+void server_tidy_up(struct server *server);
 
 #endif

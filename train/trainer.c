@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/log.h"
 
+#include <malloc.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -44,6 +45,7 @@ double trainer_tokens_per_s(struct trainer *t) { return atomic_load(&t->tokens_p
 
 static void let_go(struct trainer *t, struct ranks *ranks) {
     run_free(t->run, ranks);
+    malloc_trim(0); /* the allocator would keep what it took */
     t->run = NULL;
     t->leaving = false;
     atomic_store(&t->tokens_per_s, 0);
