@@ -164,6 +164,9 @@ static enum lines_end next_line(struct lines *l, const char *prompt, const char 
         int count = 0;
         l->prompt = prompt;
         l->dropped = false;
+        /* libedit shows the prompt before it asks for single keys: a Ctrl-D typed in between would be
+         * the terminal's own, and lost. */
+        el_set(l->edit, EL_PREP_TERM, 1);
         const char *line = el_gets(l->edit, &count);
         if (l->dropped) {
             el_reset(l->edit);
