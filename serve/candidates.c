@@ -128,10 +128,9 @@ static void by_id(struct sampler *s, const struct few *f, int32_t n, float *logi
     }
 }
 
-/* What the filters leave of the row: how many ids and weights, or -1: it is not certain. */
-static int32_t distribution(struct sampler *s, const struct few *f, const struct candidates *c) {
+/* What the filters leave of the row: how many ids and logits [CANDIDATES], or -1: it is not certain. */
+static int32_t distribution(struct sampler *s, const struct few *f, const struct candidates *c, float *logits) {
     const struct sampling *p = s->sampling;
-    float logits[CANDIDATES];
     int32_t n = f->n;
     double top_p = p->top_p;
     if (!f->all && (p->top_k <= 0 || p->top_k > n)) {
@@ -159,11 +158,12 @@ static void fill_report(const struct candidates *c, int n_top, struct token_repo
 /* The token, or -1: it is not certain. The window is where it belongs. */
 static token_id choose(struct sampler *s, const struct candidates *c, uint64_t position) {
     struct few f;
+    float logits[CANDIDATES];
     if (c->strange) return -1;
     take(s, c, &f);
     if (f.n == 0 || s->sampling->temperature == 0) return f.n ? f.id[0] : -1;
-    int32_t n = distribution(s, &f, c);
-    return n < 0 ? -1 : sampler_draw(s, n, position);
+    int32_t n = distribution(s, &f, c, logits);
+    return n < 0 ? -1 : sampler_draw(s, s->ids, logits, n, position);
 }
 
 static int undecided(struct sampler *s) {

@@ -16,10 +16,10 @@ struct logit_loops {
     /* weights[i] = exp((logits[i] - max) * cold), max being the greatest of them: exactly 1 there, within
      * 2e-7 of it elsewhere, 0 where that is no normal number. weights may be logits. cold is finite. */
     void (*weigh)(const float *logits, int32_t n, float max, float cold, float *weights);
-    /* A race: each of ids arrives after a time that is exponential with its weight as rate, made of bits, id and
-     * weight alone. Which of them is the first, and so each with probability weight / sum; those of weight 0
-     * never arrive (where all are 0: the first of the list). n > 0. */
-    int32_t (*race)(uint64_t bits, const int32_t *ids, const float *weights, int32_t n);
+    /* A race: each of ids (NULL: 0 to n - 1) arrives after a time that is exponential with its weight, as above, as
+     * rate, made of bits, id and weight alone. Which of the list is the first, and so each with probability weight /
+     * sum; those of weight 0 never arrive. -INFINITY is a weight of 0, too. */
+    int32_t (*race)(uint64_t bits, const int32_t *ids, const float *logits, int32_t n, float max, float cold);
 };
 
 const struct logit_loops *logit_loops(void);

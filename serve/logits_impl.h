@@ -1,5 +1,6 @@
 /* The loops of serve/logits.h, compiled once for each instruction set: a file defines LOOPS, their name,
- * and WIDTH, how many floats its registers hold (a divisor of 16), and includes this. */
+ * WIDTH, how many floats its registers hold (a divisor of 16), and ANY(m), whether some lane of m (ints, all
+ * bits or none of a lane) is set, and includes this. */
 #include "serve/logits.h"
 
 #include <float.h>
@@ -10,9 +11,6 @@ enum { LANES = 16, PARTS = LANES / WIDTH };
 typedef float floats __attribute__((vector_size(WIDTH * sizeof(float))));
 typedef int32_t ints __attribute__((vector_size(WIDTH * sizeof(int32_t))));
 typedef double doubles __attribute__((vector_size(WIDTH * sizeof(double))));
-typedef uint32_t words __attribute__((vector_size(WIDTH * sizeof(uint32_t))));
-typedef uint64_t longs __attribute__((vector_size(WIDTH * sizeof(uint64_t))));
-typedef int64_t signs __attribute__((vector_size(WIDTH * sizeof(int64_t))));
 
 #define load(x)                                                                                         \
     ({                                                                                                  \
@@ -97,50 +95,6 @@ static void weigh(const float *logits, int32_t n, float max, float cold, float *
     }
 }
 
-/* The id-th of a splitmix64 sequence that begins with bits, in (0, 1]. */
-#define UNIFORM(x)                                                                                      \
-    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;                                                            \
-    x = (x ^ x >> 27) * 0x94D049BB133111EBu;                                                            \
-    x = ((x ^ x >> 31) >> 11) + 1
-
-static uint64_t own_bits(uint64_t bits, int32_t id) {
-    return bits + ((uint64_t)(uint32_t)id + 1) * 0x9E3779B97F4A7C15u;
-}
-
-static double arrival(uint64_t bits, int32_t id, float weight) {
-    uint64_t x = own_bits(bits, id);
-    UNIFORM(x);
-    return -log((double)x * 0x1p-53) / weight;
-}
-
-/* Whether one of WIDTH could arrive before a time: -log(u) >= 1 - u, so that most need no logarithm. */
-static bool may_arrive(uint64_t bits, const int32_t *ids, const float *weights, double before) {
-    words id;
-    memcpy(&id, ids, sizeof id);
-    longs x = (__builtin_convertvector(id, longs) + 1) * 0x9E3779B97F4A7C15u + bits;
-    UNIFORM(x);
-    doubles rest = 1 - __builtin_convertvector((signs)x, doubles) * 0x1p-53;
-    doubles weight = __builtin_convertvector(load(weights), doubles);
-    signs may = (rest <= weight * before) & (weight > 0);
-    int64_t any = 0;
-    for (int k = 0; k < WIDTH; k++) any |= may[k];
-    return any != 0;
-}
-
-static int32_t race(uint64_t bits, const int32_t *ids, const float *weights, int32_t n) {
-    double first = INFINITY;
-    int32_t winner = 0;
-    for (int32_t i = 0, end; i < n; i = end) {
-        end = n - i < WIDTH ? n : i + WIDTH;
-        if (end - i == WIDTH && !may_arrive(bits, ids + i, weights + i, first)) continue;
-        for (int32_t j = i; j < end; j++) {
-            double time = weights[j] > 0 ? arrival(bits, ids[j], weights[j]) : INFINITY;
-            if (time >= first) continue;
-            first = time;
-            winner = j;
-        }
-    }
-    return winner;
-}
+#include "serve/race_impl.h"
 
 const struct logit_loops LOOPS = {all_finite, max_of, sum_of, weigh, race};

@@ -295,8 +295,10 @@ static token_id best_token(const float *logits, int32_t vocab) {
 /* By a race, candidate i with probability weight i / sum. When one arrives depends on its own number and weight
  * alone, so that two distributions which are alike mostly have the same winner: that is why a draft model's
  * proposals come true. */
-token_id sampler_draw(const struct sampler *s, int32_t n, uint64_t position) {
-    return s->ids[s->loops->race(sampler_bits(s->sampling->seed, position), s->ids, s->weights, n)];
+token_id sampler_draw(const struct sampler *s, const token_id *ids, const float *logits, int32_t n, uint64_t position) {
+    uint64_t bits = sampler_bits(s->sampling->seed, position);
+    int32_t first = s->loops->race(bits, ids, logits, n, max_of(logits, n), sampler_cold(s));
+    return ids ? ids[first] : first;
 }
 
 /* Most candidates are far from the best k: the k-th of the maxima of runs is a bound that at least
@@ -334,15 +336,33 @@ int32_t sampler_filter(struct sampler *s, float *logits, int32_t n, double top_p
     return n;
 }
 
-/* The candidates that the filters leave: their ids and weights. Returns how many. */
+/* The candidates that the filters leave: their ids and logits. Returns how many. */
 static int32_t distribution(struct sampler *s, float *logits) {
     int32_t n = 0;
-    for (int32_t i = 0; i < s->vocab; i++) {
-        if (!is_allowed(s, i)) continue;
-        logits[n] = logits[i];
-        s->ids[n++] = i;
-    }
+    if (!s->run)
+        for (; n < s->vocab; n++) s->ids[n] = n;
+    else
+        for (int32_t i = 0; i < s->vocab; i++) {
+            if (!is_allowed(s, i)) continue;
+            logits[n] = logits[i];
+            s->ids[n++] = i;
+        }
     return sampler_filter(s, logits, n, s->sampling->top_p);
+}
+
+static bool has_filters(const struct sampling *p) {
+    return p->top_k > 0 || p->top_p < 1 || p->min_p > 0;
+}
+
+/* A draw from the row. */
+static token_id draw(struct sampler *s, float *logits, uint64_t position) {
+    if (has_filters(s->sampling)) {
+        int32_t n = distribution(s, logits);
+        return sampler_draw(s, s->ids, logits, n, position);
+    }
+    for (int32_t i = 0; s->run && i < s->vocab; i++)
+        if (!is_allowed(s, i)) logits[i] = -INFINITY;
+    return sampler_draw(s, NULL, logits, s->vocab, position);
 }
 
 static bool has_penalties(const struct sampling *p) {
@@ -361,7 +381,7 @@ int sampler_new(struct sampler **out, const struct sampling *sampling, int32_t v
         s->vocab = vocab;
         if (has_penalties(sampling)) ok = (s->count = calloc(n, sizeof *s->count));
     }
-    if (ok && sampling->temperature > 0)
+    if (ok && sampling->temperature > 0 && has_filters(sampling))
         ok = (s->ids = malloc(n * sizeof *s->ids)) &&
              (s->weights = malloc(n * sizeof *s->weights)) &&
              (s->bucket = malloc(n * sizeof *s->bucket));
@@ -413,7 +433,7 @@ static int prepare(struct sampler *s, float *logits, const token_id *history, si
 
 /* The choice from a row that is prepared. */
 static token_id choose(struct sampler *s, float *logits, uint64_t position) {
-    if (s->sampling->temperature > 0) return sampler_draw(s, distribution(s, logits), position);
+    if (s->sampling->temperature > 0) return draw(s, logits, position);
     return s->run ? best_allowed(s, logits) : best_token(logits, s->vocab);
 }
 

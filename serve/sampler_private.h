@@ -15,7 +15,7 @@ struct sampler {
         int32_t seen, made; /* in all; of those that were generated */
     } *count;
     size_t window_from, window_to;
-    /* Candidates, in the order of their ids; only with temperature. */
+    /* Candidates, in the order of their ids; only with temperature and top_k, top_p or min_p. */
     token_id *ids;
     float *weights;
     /* Work space of find_cut: the candidates of one bucket. */
@@ -42,8 +42,9 @@ float sampler_cold(const struct sampler *s);
 /* Of n candidates (ids, and logits, by ascending ids) those that top_k, temperature, this top_p (1: off) and
  * min_p leave: ids and weights. Returns how many. */
 int32_t sampler_filter(struct sampler *s, float *logits, int32_t n, double top_p);
-/* The one of them that is drawn at a position. */
-token_id sampler_draw(const struct sampler *s, int32_t n, uint64_t position);
+/* The one of n candidates (ids, and logits) that is drawn at a position. ids NULL: of tokens 0 to n - 1, where a logit
+ * of -INFINITY is never drawn. */
+token_id sampler_draw(const struct sampler *s, const token_id *ids, const float *logits, int32_t n, uint64_t position);
 float sampler_floored(double logprob);
 
 #endif

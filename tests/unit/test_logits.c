@@ -102,11 +102,68 @@ static void what_is_no_number_is_seen_wherever_it_stands(void **state) {
         }
 }
 
+/* When a token arrives, as plainly as can be. */
+static double arrival(uint64_t bits, int32_t id, float weight) {
+    uint64_t x = bits + ((uint64_t)id + 1) * 0x9E3779B97F4A7C15u;
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
+    x = x ^ x >> 31;
+    double u = (double)((x >> 11) + 1) * 0x1p-53;
+    return weight > 0 ? -log(u) / weight : INFINITY;
+}
+
+static int32_t first_of(uint64_t bits, const int32_t *ids, const float *weights, int32_t n) {
+    int32_t first = 0;
+    double best = INFINITY;
+    for (int32_t i = 0; i < n; i++) {
+        double time = arrival(bits, ids[i], weights[i]);
+        if (time >= best) continue;
+        best = time;
+        first = i;
+    }
+    return first;
+}
+
+static int ascending(const void *a, const void *b) {
+    return *(const int32_t *)a - *(const int32_t *)b;
+}
+
+/* Flat rows and sharp ones, alone and as part of a vocabulary, some of them masked. */
+static void a_race_is_won_by_the_first_to_arrive_in_all_sets(void **state) {
+    (void)state;
+    static const float colds[] = {0, 1e-3f, 0.02f, 0.3f, 1, 5, 1e4f, 1e38f};
+    const struct logit_loops *set[MAX_SETS];
+    int n_sets = sets(set);
+    float x[MOST], weights[MOST];
+    int32_t all[MOST], some[MOST];
+    for (unsigned round = 0; round < 3000; round++) {
+        int n = lengths[round % N_LENGTHS];
+        uint64_t bits = 0x9E6D7A3B1C5F2E4Du * (round + 1);
+        float cold = colds[round / N_LENGTHS % 8];
+        fill(x, n, round);
+        float max = set[0]->max(x, n);
+        for (int i = 0; i < n; i++) {
+            if (round % 5 == 0 && i % 3 && x[i] < max) x[i] = -INFINITY;
+            all[i] = i;
+            some[i] = rand() % 200000;
+        }
+        qsort(some, (size_t)n, sizeof *some, ascending);
+        set[0]->weigh(x, n, max, cold, weights);
+        for (int i = 0; i < n; i++)
+            if (x[i] == -INFINITY) assert_true(weights[i] == 0);
+        for (int s = 0; s < n_sets; s++) {
+            assert_int_equal(set[s]->race(bits, NULL, x, n, max, cold), first_of(bits, all, weights, n));
+            assert_int_equal(set[s]->race(bits, some, x, n, max, cold), first_of(bits, some, weights, n));
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_row_is_looked_at_the_same_way_by_all_sets),
         cmocka_unit_test(weights_are_exactly_1_at_the_best_and_0_far_below),
         cmocka_unit_test(what_is_no_number_is_seen_wherever_it_stands),
+        cmocka_unit_test(a_race_is_won_by_the_first_to_arrive_in_all_sets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
