@@ -124,6 +124,89 @@ static void matvec8(const struct panels *w, int32_t from, int32_t to, const stru
     panels_by_streams(w, from, to, of_type[w->type], x->words, bias, y);
 }
 
+/* --- rows side by side ---------------------------------------------------------------------------- */
+
+/* X(…, n) for each number of rows that a group may have. */
+#if INT8_ROWS == 6
+#define EACH_ROWS(X, ...)                                                                      \
+    X(__VA_ARGS__, 1) X(__VA_ARGS__, 2) X(__VA_ARGS__, 3) X(__VA_ARGS__, 4) X(__VA_ARGS__, 5)  \
+    X(__VA_ARGS__, 6)
+#elif INT8_ROWS == 3
+#define EACH_ROWS(X, ...) X(__VA_ARGS__, 1) X(__VA_ARGS__, 2) X(__VA_ARGS__, 3)
+#else
+#define EACH_ROWS(X, ...) X(__VA_ARGS__, 1) X(__VA_ARGS__, 2)
+#endif
+
+/* In these, rows, n_panels, run and zero are constants for the compiler; x points at the words of a block of a
+ * group of `rows` rows, h is which run of the block. */
+
+INLINE void sums_begin(vi (*sum)[INT8_PANELS], int rows, int n_panels, int run, int zero, const uint32_t *x,
+                       int h) {
+    UNROLL for (int r = 0; r < rows; r++)
+        UNROLL for (int p = 0; p < n_panels; p++)
+            sum[r][p] = sum_begin(zero, x + r, (size_t)rows, run, h);
+}
+
+/* Word j of the run, of each panel. */
+INLINE void sums_add(vi (*sum)[INT8_PANELS], int rows, int n_panels, int run, int zero, const uint32_t *x,
+                     int h, int j, const vi *w) {
+    UNROLL for (int r = 0; r < rows; r++) {
+        vi xj = x_word(x + (size_t)(h * (run / 4) + j) * (size_t)rows + r);
+        UNROLL for (int p = 0; p < n_panels; p++) sum[r][p] = sum_add(zero, sum[r][p], w[p], xj);
+    }
+}
+
+INLINE void totals_add(vf (*total)[INT8_PANELS], vi (*sum)[INT8_PANELS], int rows, int n_panels, int run,
+                       int zero, const uint32_t *x, int h, const vf *scale, const vf *offset) {
+    size_t n = (size_t)rows;
+    UNROLL for (int r = 0; r < rows; r++) {
+        vf x_scale = x_float(x + X8_SCALE * n + r);
+        UNROLL for (int p = 0; p < n_panels; p++)
+            total[r][p] = total_add(total[r][p], sum[r][p], scale[p], x_scale);
+    }
+    if (zero == MIN)
+        UNROLL for (int r = 0; r < rows; r++) {
+            vf x_sum = scaled_sum(x + r, n, run, h);
+            UNROLL for (int p = 0; p < n_panels; p++) total[r][p] = v_fma(offset[p], x_sum, total[r][p]);
+        }
+}
+
+/* sums: [row][INT8_PANELS][LANES], the outputs so far. */
+INLINE void totals_load(vf (*total)[INT8_PANELS], int rows, int n_panels, bool first, const float *sums) {
+    UNROLL for (int r = 0; r < rows; r++)
+        UNROLL for (int p = 0; p < n_panels; p++)
+            total[r][p] = first ? v_zero() : v_load(sums + (r * INT8_PANELS + p) * LANES);
+}
+INLINE void totals_store(vf (*total)[INT8_PANELS], int rows, int n_panels, float *sums) {
+    UNROLL for (int r = 0; r < rows; r++)
+        UNROLL for (int p = 0; p < n_panels; p++)
+            v_store(sums + (r * INT8_PANELS + p) * LANES, total[r][p]);
+}
+
+/* The totals of panels p and q (which is p for a last one alone) to y. */
+INLINE void put_totals(const struct panels *w, int32_t p, int32_t q, int32_t n_rows, const float *sums,
+                       const float *bias, float *y) {
+    for (int32_t r = 0; r < n_rows; r++, sums += INT8_PANELS * LANES, y += w->rows) {
+        put_outputs(w, p, v_load(sums), bias, y);
+        if (q != p) put_outputs(w, q, v_load(sums + LANES), bias, y);
+    }
+}
+
+/* Where the panel has column k, the first of a block. */
+static const uint8_t *panel8_at(const struct panels *w, int32_t panel, int32_t k) {
+    return w->data + (size_t)panel * w->panel_bytes + LANES * dtype_row_bytes(w->type, k);
+}
+
+/* Where the group that begins at row r has it. */
+static const uint32_t *group8_at(const struct narrow_rows *x, int32_t r, int32_t k) {
+    return x->words + (size_t)r * x8_row_words(x->cols) +
+           (size_t)(k / X8_BLOCK * X8_WORDS) * (size_t)group_size(x, r);
+}
+
+#ifdef INT8_FEW_GROUPS
+#include "kernels/cpu/int8_few_impl.h"
+#endif
+
 /* --- many rows -------------------------------------------------------------------------------- */
 
 /* INT8_CHUNK k of INT8_PANELS panels, unpacked: for each panel, of each 4 k a word of codes, of each
@@ -158,54 +241,36 @@ enum { TILE8_CODES = INT8_CHUNK * LANES, TILE8_SCALES = INT8_CHUNK / 16 * LANES 
 
 INT8_TYPES(UNPACK)
 
-/* rows, n_panels, run are constants for the compiler, and zero but for its shift. x: a group's. */
+/* x: a group's. */
 INLINE void tile8_rows(const struct tile8 *t, int panel, int rows, int n_panels, int run, int zero,
                        const uint32_t *x, float *sums) {
     vf total[INT8_ROWS][INT8_PANELS];
     const uint8_t *codes = t->codes + panel * TILE8_CODES;
     const float *scale = t->scale + panel * TILE8_SCALES, *offset = t->offset + panel * TILE8_SCALES;
-    size_t n = (size_t)rows;
     sums += panel * LANES;
-    UNROLL for (int r = 0; r < rows; r++)
-        UNROLL for (int p = 0; p < n_panels; p++)
-            total[r][p] = t->first ? v_zero() : v_load(sums + (r * INT8_PANELS + p) * LANES);
-    for (int32_t k = 0; k < t->n_k; k += X8_BLOCK, x += X8_WORDS * n) {
+    totals_load(total, rows, n_panels, t->first, sums);
+    for (int32_t k = 0; k < t->n_k; k += X8_BLOCK, x += X8_WORDS * rows) {
         for (int32_t i = 0; i < t->next_lines; i++)
             for (int p = panel; p < panel + n_panels; p++)
                 __builtin_prefetch(t->next[p] + 64 * (k / X8_BLOCK * t->next_lines + i), 0, 2);
         /* One or two rounds: gcc unrolls them, and would warn of a wish to. */
-        for (int h = 0; h < X8_BLOCK / run; h++) {
+        for (int h = 0; h < X8_BLOCK / run; h++, scale += LANES, offset += LANES) {
             vi sum[INT8_ROWS][INT8_PANELS];
-            UNROLL for (int r = 0; r < rows; r++)
-                UNROLL for (int p = 0; p < n_panels; p++)
-                    sum[r][p] = sum_begin(zero, x + r, n, run, h);
+            vf scales[INT8_PANELS], offsets[INT8_PANELS];
+            sums_begin(sum, rows, n_panels, run, zero, x, h);
             UNROLL for (int j = 0; j < run / 4; j++, codes += WORD) {
                 vi w[INT8_PANELS];
                 UNROLL for (int p = 0; p < n_panels; p++) w[p] = i_load(codes + p * TILE8_CODES);
-                UNROLL for (int r = 0; r < rows; r++) {
-                    vi xj = x_word(x + (size_t)(h * (run / 4) + j) * n + r);
-                    UNROLL for (int p = 0; p < n_panels; p++)
-                        sum[r][p] = sum_add(zero, sum[r][p], w[p], xj);
-                }
+                sums_add(sum, rows, n_panels, run, zero, x, h, j, w);
             }
-            UNROLL for (int r = 0; r < rows; r++) {
-                vf x_scale = x_float(x + X8_SCALE * n + r);
-                UNROLL for (int p = 0; p < n_panels; p++)
-                    total[r][p] = total_add(total[r][p], sum[r][p],
-                                            v_load(scale + p * TILE8_SCALES), x_scale);
+            UNROLL for (int p = 0; p < n_panels; p++) {
+                scales[p] = v_load(scale + p * TILE8_SCALES);
+                if (zero == MIN) offsets[p] = v_load(offset + p * TILE8_SCALES);
             }
-            if (zero == MIN)
-                UNROLL for (int r = 0; r < rows; r++) {
-                    vf x_sum = scaled_sum(x + r, n, run, h);
-                    UNROLL for (int p = 0; p < n_panels; p++)
-                        total[r][p] = v_fma(v_load(offset + p * TILE8_SCALES), x_sum, total[r][p]);
-                }
-            scale += LANES, offset += LANES;
+            totals_add(total, sum, rows, n_panels, run, zero, x, h, scales, offsets);
         }
     }
-    UNROLL for (int r = 0; r < rows; r++)
-        UNROLL for (int p = 0; p < n_panels; p++)
-            v_store(sums + (r * INT8_PANELS + p) * LANES, total[r][p]);
+    totals_store(total, rows, n_panels, sums);
 }
 
 /* The inner loop knows a type by its runs and its zero. */
@@ -215,14 +280,6 @@ INLINE void tile8_rows(const struct tile8 *t, int panel, int rows, int n_panels,
         UNROLL for (int p = 0; p < INT8_PANELS; p += INT8_SIDE)                                \
             tile8_rows(t, p, n, INT8_SIDE, RUN, ZERO, x, sums);                                \
     }
-#if INT8_ROWS == 6
-#define EACH_ROWS(X, RUN, ZERO)                                                                \
-    X(RUN, ZERO, 1) X(RUN, ZERO, 2) X(RUN, ZERO, 3) X(RUN, ZERO, 4) X(RUN, ZERO, 5) X(RUN, ZERO, 6)
-#elif INT8_ROWS == 3
-#define EACH_ROWS(X, RUN, ZERO) X(RUN, ZERO, 1) X(RUN, ZERO, 2) X(RUN, ZERO, 3)
-#else
-#define EACH_ROWS(X, RUN, ZERO) X(RUN, ZERO, 1) X(RUN, ZERO, 2)
-#endif
 EACH_ROWS(TILE8, 32, EIGHT_BITS)
 EACH_ROWS(TILE8, 32, 3)
 EACH_ROWS(TILE8, 32, 4)
@@ -249,11 +306,6 @@ static const struct loops8 *loops8_of(enum dtype type) {
     return &of_type[type];
 }
 
-/* Where the panel has column k, the first of a chunk. */
-static const uint8_t *chunk8_at(const struct panels *w, int32_t panel, int32_t k) {
-    return w->data + (size_t)panel * w->panel_bytes + LANES * dtype_row_bytes(w->type, k);
-}
-
 /* Panels p and q (which is p for a last one alone); next: the panel after them. */
 static void two_panels8(const struct panels *w, int32_t p, int32_t q, int32_t next,
                         const struct narrow_rows *x, struct tile8 *t) {
@@ -262,23 +314,27 @@ static void two_panels8(const struct panels *w, int32_t p, int32_t q, int32_t ne
         bool last = w->cols - k <= INT8_CHUNK;
         t->n_k = last ? w->cols - k : INT8_CHUNK;
         t->first = k == 0;
-        loops->unpack(chunk8_at(w, p, k), t->n_k, t->codes, t->scale, t->offset);
-        loops->unpack(chunk8_at(w, q, k), t->n_k, t->codes + TILE8_CODES, t->scale + TILE8_SCALES,
+        loops->unpack(panel8_at(w, p, k), t->n_k, t->codes, t->scale, t->offset);
+        loops->unpack(panel8_at(w, q, k), t->n_k, t->codes + TILE8_CODES, t->scale + TILE8_SCALES,
                       t->offset + TILE8_SCALES);
-        t->next[0] = chunk8_at(w, last ? next : p, last ? 0 : k + INT8_CHUNK);
-        t->next[1] = chunk8_at(w, last ? next + (q - p) : q, last ? 0 : k + INT8_CHUNK);
+        t->next[0] = panel8_at(w, last ? next : p, last ? 0 : k + INT8_CHUNK);
+        t->next[1] = panel8_at(w, last ? next + (q - p) : q, last ? 0 : k + INT8_CHUNK);
         t->next_lines = (int32_t)(w->panel_bytes / (size_t)(w->cols / X8_BLOCK) / 64) + 1;
         for (int32_t r = 0; r < x->n_rows; r += x->group_rows, t->next_lines = 0) {
             int32_t rows = group_size(x, r);
-            loops->of_rows[rows](t, x->words + (size_t)r * x8_row_words(w->cols) +
-                                        (size_t)(k / X8_BLOCK * X8_WORDS * rows),
-                                 t->sums + (size_t)r * (INT8_PANELS * LANES));
+            loops->of_rows[rows](t, group8_at(x, r, k), t->sums + (size_t)r * (INT8_PANELS * LANES));
         }
     }
 }
 
 static void matmul8(const struct panels *w, int32_t from, int32_t to, const struct narrow_rows *x,
                     const float *bias, float *y, void *scratch) {
+#ifdef INT8_FEW_GROUPS
+    if (is_few8(w, x)) {
+        matmul8_few(w, from, to, x, bias, y, scratch);
+        return;
+    }
+#endif
     struct tile8 t = {.codes = scratch};
     t.scale = (float *)(void *)(t.codes + INT8_PANELS * TILE8_CODES);
     t.offset = t.scale + INT8_PANELS * TILE8_SCALES;
@@ -286,12 +342,7 @@ static void matmul8(const struct panels *w, int32_t from, int32_t to, const stru
     for (int32_t p = from; p < to; p += 2) {
         bool alone = p + 1 == to;
         two_panels8(w, p, alone ? p : p + 1, p + 2 < to ? p + 2 : from, x, &t);
-        for (int32_t r = 0; r < x->n_rows; r++) {
-            const float *sums = t.sums + (size_t)r * (INT8_PANELS * LANES);
-            float *row = y + (size_t)r * (size_t)w->rows;
-            put_outputs(w, p, v_load(sums), bias, row);
-            if (!alone) put_outputs(w, p + 1, v_load(sums + LANES), bias, row);
-        }
+        put_totals(w, p, alone ? p : p + 1, x->n_rows, t.sums, bias, y);
     }
 }
 

@@ -7,6 +7,7 @@
 #define MATVEC_STREAMS 4
 #define INT8_ROWS 6 /* rows x 2 panels of integer sums and as many of totals: 24 of 32 registers */
 #define INT8_SIDE 2
+#define INT8_FEW_GROUPS 5 /* see int8_few_impl.h */
 
 typedef __m512 vf;
 typedef __m512i vi;
