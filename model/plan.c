@@ -1,63 +1,84 @@
 #include "model/plan.h"
 
-#include <assert.h>
+#include <stdlib.h>
 
-/* Query and KV heads. Up to n_kv_heads ranks, KV heads stay whole and their query heads follow them;
- * beyond, each rank holds one KV head and a share of its query heads. Either way no rank holds a KV
- * head that it does not need. */
-static void deal_heads(struct shard_plan *p, const struct model_config *c) {
-    int32_t n = p->n, kv = c->n_kv_heads, group = c->n_heads / kv;
-    p->head[0] = 0;
-    if (n <= kv) {
-        for (int32_t r = 0; r < n; r++) {
-            /* Rounded so that the larger shares go to the lower ranks. */
-            int32_t from = kv - (int32_t)((int64_t)kv * (n - r) / n);
-            int32_t to = kv - (int32_t)((int64_t)kv * (n - r - 1) / n);
-            p->kv_first[r] = from;
-            p->kv_count[r] = to - from;
-            p->head[r + 1] = to * group;
-        }
-        return;
-    }
-    int32_t r = 0;
-    for (int32_t k = 0; k < kv; k++) {
-        int32_t ranks = n / kv + (k < n % kv);
-        for (int32_t i = 0; i < ranks; i++, r++) {
-            p->kv_first[r] = k;
-            p->kv_count[r] = 1;
-            p->head[r + 1] = p->head[r] + group / ranks + (i < group % ranks);
-        }
-    }
-    assert(r == n && p->head[n] == c->n_heads);
+/* --- heads --------------------------------------------------------------------------------------- */
+
+/* KV heads that query heads from … to-1 read. */
+static int32_t kv_heads_of(const struct model_config *c, int32_t from, int32_t to) {
+    int32_t group = c->n_heads / c->n_kv_heads;
+    return (to - 1) / group - from / group + 1;
 }
 
-/* FFN columns, so that each rank's attention and FFN weights together come out even: the level of
- * water poured over the attention shares (in columns of `hidden` weights, three matrices a column). */
-static void deal_ffn(struct shard_plan *p, const struct model_config *c, int32_t grain) {
-    int32_t n = p->n;
-    double share[PLAN_MAX_RANKS], ffn[PLAN_MAX_RANKS];
+/* What query heads from … to-1 cost a rank. A query head has its rows of q and columns of o, and looks over the
+ * context of each row of a prompt; a KV head has as many rows of k and v, and its cache is read for each token.
+ * Neither is dearer as a rule, so both count alike. */
+static int32_t cost_of(const struct model_config *c, int32_t from, int32_t to) {
+    return to - from + kv_heads_of(c, from, to);
+}
+
+/* The least sum of squared costs of `rank + 1` ranks that have heads 0 … to-1 between them, and where the last
+ * of them begins; INT64_MAX: no deal. */
+struct deal {
+    int64_t squares;
+    int32_t from;
+};
+
+/* Fills deals [n, n_heads + 1] with those in which no rank costs more than most. */
+static bool deal_at_most(const struct model_config *c, int n, int32_t most, struct deal *deals) {
+    int32_t heads = c->n_heads;
     for (int32_t r = 0; r < n; r++)
-        share[r] = 2.0 * (p->head[r + 1] - p->head[r] + p->kv_count[r]) * c->head_dim / 3;
-    double low = 0, high = 0;
-    for (int32_t r = 0; r < n; r++) high = share[r] > high ? share[r] : high;
-    high += c->ffn;
-    for (int step = 0; step < 200; step++) {
-        double level = (low + high) / 2, poured = 0;
-        for (int32_t r = 0; r < n; r++) {
-            ffn[r] = level > share[r] ? level - share[r] : 0;
-            poured += ffn[r];
+        for (int32_t to = 0; to <= heads; to++) {
+            struct deal *d = &deals[r * (heads + 1) + to];
+            *d = (struct deal){INT64_MAX, 0};
+            for (int32_t from = to - 1; from >= r && cost_of(c, from, to) <= most; from--) {
+                int64_t cost = cost_of(c, from, to);
+                int64_t before = r == 0 ? (from == 0 ? 0 : INT64_MAX) : d[-(heads + 1) + from - to].squares;
+                if (before == INT64_MAX || before + cost * cost >= d->squares) continue;
+                *d = (struct deal){before + cost * cost, from};
+            }
         }
-        if (poured < c->ffn) low = level;
-        else high = level;
+    return deals[n * (heads + 1) - 1].squares != INT64_MAX;
+}
+
+/* Neighbouring heads, so that the rank with the most to do has as little as can be (the others wait for it at the
+ * end of each layer's attention), and then as evenly as can be. A rank may share a KV head with its neighbours:
+ * 9 query and 3 KV heads go to two ranks as 5 and 4, with two KV heads each. */
+static int deal_heads(struct shard_plan *p, const struct model_config *c, struct error *e) {
+    size_t row = (size_t)c->n_heads + 1;
+    struct deal *deals = malloc((size_t)p->n * row * sizeof *deals);
+    if (!deals) return error_set(e, ERR_MEMORY, "no memory to deal %d heads", c->n_heads);
+    int32_t share = (c->n_heads + p->n - 1) / p->n, most = cost_of(c, 0, share); /* some rank has that */
+    while (!deal_at_most(c, p->n, most, deals)) most++;
+    p->head[p->n] = c->n_heads;
+    for (int r = p->n - 1; r >= 0; r--) {
+        p->head[r] = deals[(size_t)r * row + (size_t)p->head[r + 1]].from;
+        p->kv_first[r] = p->head[r] / (c->n_heads / c->n_kv_heads);
+        p->kv_count[r] = kv_heads_of(c, p->head[r], p->head[r + 1]);
     }
-    double sum = 0;
-    p->ffn[0] = 0;
-    for (int32_t r = 0; r < n; r++) {
-        sum += ffn[r];
-        int64_t at = (int64_t)(sum / grain + 0.5) * grain;
-        if (at > c->ffn || r == n - 1) at = c->ffn;
-        p->ffn[r + 1] = at > p->ffn[r] ? (int32_t)at : p->ffn[r];
-    }
+    free(deals);
+    return 0;
+}
+
+bool shard_plan_shares_first_kv(const struct shard_plan *p, int rank) {
+    return rank > 0 && p->kv_first[rank - 1] + p->kv_count[rank - 1] > p->kv_first[rank];
+}
+
+bool shard_plan_shares_kv(const struct shard_plan *p) {
+    for (int r = 1; r < p->n; r++)
+        if (shard_plan_shares_first_kv(p, r)) return true;
+    return false;
+}
+
+/* --- the rest ------------------------------------------------------------------------------------ */
+
+/* FFN columns, evenly, in whole grains; the lower ranks get what is over, since rank 0, which holds biases, must have
+ * some. Ranks meet after the attention and again after the FFN: more columns here would not make up for fewer heads
+ * there. */
+static void deal_ffn(struct shard_plan *p, const struct model_config *c, int32_t grain) {
+    int64_t grains = c->ffn / grain;
+    for (int32_t r = 0; r < p->n; r++) p->ffn[r] = (int32_t)((grains * r + p->n - 1) / p->n * grain);
+    p->ffn[p->n] = c->ffn;
 }
 
 /* Vocabulary rows, evenly, in runs of 16 where there are enough (a cache line of logits). */
@@ -77,7 +98,8 @@ int shard_plan_make(struct shard_plan *out, const struct model_config *config, i
                          "be from 1 to %d",
                          n, config->n_heads, most);
     *out = (struct shard_plan){.n = n};
-    deal_heads(out, config);
+    int err = deal_heads(out, config, e);
+    if (err) return err;
     deal_ffn(out, config, ffn_grain);
     deal_vocab(out, config);
     return 0;

@@ -18,9 +18,14 @@ struct shard_plan {
     int32_t vocab[PLAN_MAX_RANKS + 1];
 };
 
-/* ffn_grain: FFN columns are dealt in runs of it (a quant block of down_proj). n must be from 1 to the
- * number of query heads, else ERR_CONFIG saying so. A rank may get no FFN columns at all. */
+/* ffn_grain: FFN columns are a multiple of it (a quant block of down_proj) and are dealt in runs of it. n must be
+ * from 1 to the number of query heads, else ERR_CONFIG saying so. A rank but the first may get no FFN columns at
+ * all. */
 int shard_plan_make(struct shard_plan *out, const struct model_config *config, int n,
                     int32_t ffn_grain, struct error *e);
+
+/* Whether a rank's first KV head is also with the rank before it; and whether any rank's is. */
+bool shard_plan_shares_first_kv(const struct shard_plan *plan, int rank);
+bool shard_plan_shares_kv(const struct shard_plan *plan);
 
 #endif

@@ -24,18 +24,31 @@ static void sum_shared(struct trainee *t, const struct train_param *p) {
     ops->copy(t->ctx, p->g, mine, floats_of(p) * sizeof(float));
 }
 
-/* Whether this rank is the one that speaks for its piece of p. */
-static bool speaks_for(const struct trainee *t, const struct train_param *p) {
+static void drop_first_head(struct train_param *p, int32_t heads) {
+    dev_addr *const parts[] = {&p->p, &p->g, &p->m, &p->v};
+    bool vector = p->whole_rows == 1;
+    int32_t n = (vector ? p->cols : p->rows) / heads;
+    for (int i = 0; i < 4; i++) *parts[i] += floats_of(p) / (size_t)heads * sizeof(float);
+    *(vector ? &p->col0 : &p->row0) += n;
+    *(vector ? &p->cols : &p->rows) -= n;
+    p->own_cols = p->cols;
+}
+
+/* The part of p that this rank speaks for: of all ranks together that is the tensor, once. */
+static struct train_param spoken_for(const struct trainee *t, const struct train_param *p) {
+    const struct shard_plan *plan = t->serving->plan;
+    struct train_param own = *p;
     switch (p->sum) {
     case GRAD_WHOLE:
-    case GRAD_PARTIAL: return t->rank == 0;
-    case GRAD_SPLIT: return true;
-    case GRAD_SHARED: {
-        const struct shard_plan *plan = t->serving->plan;
-        return t->rank == 0 || plan->kv_first[t->rank - 1] != plan->kv_first[t->rank];
+    case GRAD_PARTIAL:
+        if (t->rank != 0) own.rows = 0;
+        break;
+    case GRAD_SPLIT: break;
+    case GRAD_SHARED:
+        if (shard_plan_shares_first_kv(plan, t->rank)) drop_first_head(&own, plan->kv_count[t->rank]);
+        break;
     }
-    }
-    return false;
+    return own;
 }
 
 int trainee_norm(struct trainee *t, double *norm, struct error *e) {
@@ -47,7 +60,8 @@ int trainee_norm(struct trainee *t, double *norm, struct error *e) {
         /* A rank without columns (no FFN share) has no A, but every rank has B. */
         if (t->n_ranks > 1 && p->sum == GRAD_PARTIAL)
             comm_all_reduce(t->comm, p->g, p->rows, p->cols, DTYPE_F32);
-        if (p->g && speaks_for(t, p)) ops->sum_squares(t->ctx, t->scalar, p->g, floats_of(p));
+        struct train_param own = spoken_for(t, p);
+        if (p->g && floats_of(&own)) ops->sum_squares(t->ctx, t->scalar, own.g, floats_of(&own));
     }
     comm_all_reduce(t->comm, t->scalar, 1, 1, DTYPE_F32);
     float sum = 0;
@@ -139,9 +153,10 @@ static size_t row_at(const struct train_param *p) {
 }
 
 int trainee_get(struct trainee *t, int index, enum train_part part, float *whole, struct error *e) {
-    const struct train_param *p = &t->params[index];
+    struct train_param own = spoken_for(t, &t->params[index]);
+    const struct train_param *p = &own;
     size_t bytes = floats_of(p) * sizeof(float);
-    if (!p->p || !speaks_for(t, p)) return 0;
+    if (!p->p || bytes == 0) return 0;
     if (is_rows(p)) {
         t->ctx->ops->download(t->ctx, whole + row_at(p), part_of(p, part), bytes);
         return t->ctx->ops->wait(t->ctx, e);

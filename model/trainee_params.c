@@ -27,8 +27,10 @@ static struct train_param *add_param(struct trainee *t, const struct train_param
     return p;
 }
 
-static bool kv_heads_are_shared(const struct trainee *t) {
-    return t->n_ranks > t->config->n_kv_heads;
+/* Of a parameter that is cut along the rule's rows. */
+static enum grad_sum rows_sum(const struct trainee *t, const struct matrix_rule *rule) {
+    bool shared = rule->rows == AXIS_KV_HEADS && shard_plan_shares_kv(t->serving->plan);
+    return shared ? GRAD_SHARED : GRAD_SPLIT;
 }
 
 /* The piece of an axis that this rank trains. */
@@ -86,9 +88,8 @@ static int make_adapter(struct trainee *t, int32_t layer, enum matrix m, struct 
                             .whole_rows = axis_size(t->config, rule->rows),
                             .whole_cols = t->options.rank,
                             .own_cols = t->options.rank,
-                            .sum = row_parallel ? GRAD_PARTIAL : GRAD_SPLIT,
+                            .sum = row_parallel ? GRAD_PARTIAL : rows_sum(t, rule),
                             .decay = true};
-    if (rule->rows == AXIS_KV_HEADS && kv_heads_are_shared(t)) b.sum = GRAD_SHARED;
     snprintf(a.name, sizeof a.name, "base_model.model.model.layers.%d.%s.lora_A.weight", layer,
              rule->name);
     snprintf(b.name, sizeof b.name, "base_model.model.model.layers.%d.%s.lora_B.weight", layer,
@@ -167,8 +168,7 @@ static int make_full_layer(struct trainee *t, int32_t layer, struct error *e) {
         struct train_linear *l = &to->matrix[m];
         bool permuted = matrix_is_permuted(t->config, (enum matrix)m);
         bool row_parallel = rule->rows == AXIS_HIDDEN;
-        enum grad_sum sum = rule->rows == AXIS_KV_HEADS && kv_heads_are_shared(t) ? GRAD_SHARED
-                                                                                   : GRAD_SPLIT;
+        enum grad_sum sum = rows_sum(t, rule);
         l->w = make_master(t, from->matrix[m], rule->rows, rule->cols, false, permuted, sum, true,
                            e);
         if (!l->w) return -(int)ERR_MEMORY;

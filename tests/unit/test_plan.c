@@ -28,7 +28,7 @@ static void check_whole(const struct model_config *c, const struct shard_plan *p
     assert_int_equal(p->vocab[p->n], c->vocab);
     for (int r = 0; r < p->n; r++) {
         assert_true(p->head[r + 1] > p->head[r]);
-        assert_true(p->ffn[r + 1] >= p->ffn[r]);
+        assert_true(p->ffn[r + 1] >= p->ffn[r] + (r == 0));
         assert_true(p->vocab[r + 1] >= p->vocab[r]);
         if (r + 1 < p->n) assert_int_equal(p->ffn[r + 1] % grain, 0);
         /* exactly the KV heads that the query heads need */
@@ -68,24 +68,61 @@ static void tp_over_the_query_heads_is_refused_and_says_the_largest(void **state
     assert_int_equal(shard_plan_make(&p, &c, 0, 32, &e), -ERR_CONFIG);
 }
 
-static void uneven_heads_are_evened_out_by_ffn_columns(void **state) {
+/* A rank that has more to do than its neighbours keeps them waiting: query and KV heads count alike. */
+static void no_other_deal_of_heads_is_faster(void **state) {
     (void)state;
-    struct model_config c = config_of(9, 3, 64, 1536, 49152); /* SmolLM2-135M */
+    const struct {
+        int32_t heads, kv, n, from[8];
+    } want[] = {
+        {9, 3, 2, {0, 5, 9}}, /* SmolLM2: the KV head in the middle is with both */
+        {9, 3, 3, {0, 3, 6, 9}},
+        {9, 3, 4, {0, 3, 6, 8, 9}},
+        {32, 4, 2, {0, 16, 32}},
+        {32, 4, 3, {0, 11, 22, 32}},
+        {32, 4, 6, {0, 6, 11, 16, 22, 27, 32}},
+        {8, 1, 3, {0, 3, 6, 8}},
+        {4, 4, 3, {0, 2, 3, 4}},
+    };
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        struct model_config c = config_of(want[i].heads, want[i].kv, 64, 1536, 49152);
+        struct shard_plan p;
+        assert_int_equal(shard_plan_make(&p, &c, want[i].n, 32, NULL), 0);
+        for (int r = 0; r <= want[i].n; r++) assert_int_equal(p.head[r], want[i].from[r]);
+    }
+}
+
+static void ffn_columns_and_vocabulary_come_out_even(void **state) {
+    (void)state;
+    struct model_config c = config_of(9, 3, 64, 1536, 49152);
+    for (int n = 1; n <= 9; n++) {
+        struct shard_plan p;
+        assert_int_equal(shard_plan_make(&p, &c, n, 32, NULL), 0);
+        for (int r = 0; r < n; r++) {
+            int32_t ffn = p.ffn[r + 1] - p.ffn[r], vocab = p.vocab[r + 1] - p.vocab[r];
+            assert_in_range(ffn, 1536 / 32 / n * 32, (1536 / 32 + n - 1) / n * 32);
+            assert_in_range(vocab, 49152 / n - 16, 49152 / n + 16);
+        }
+    }
+}
+
+static void neighbours_know_what_they_share(void **state) {
+    (void)state;
+    struct model_config c = config_of(9, 3, 64, 1536, 49152);
     struct shard_plan p;
     assert_int_equal(shard_plan_make(&p, &c, 2, 32, NULL), 0);
-    assert_int_equal(p.head[1], 6);
-    int64_t bytes[2];
-    for (int r = 0; r < 2; r++)
-        bytes[r] = 2 * (p.head[r + 1] - p.head[r] + p.kv_count[r]) * 64 +
-                   3 * (p.ffn[r + 1] - p.ffn[r]);
-    assert_true(llabs(bytes[0] - bytes[1]) <= 3 * 32);
+    assert_true(shard_plan_shares_kv(&p) && shard_plan_shares_first_kv(&p, 1));
+    assert_false(shard_plan_shares_first_kv(&p, 0));
+    assert_int_equal(shard_plan_make(&p, &c, 3, 32, NULL), 0);
+    assert_false(shard_plan_shares_kv(&p));
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_tp_up_to_the_query_heads_holds_the_whole_model),
         cmocka_unit_test(tp_over_the_query_heads_is_refused_and_says_the_largest),
-        cmocka_unit_test(uneven_heads_are_evened_out_by_ffn_columns),
+        cmocka_unit_test(no_other_deal_of_heads_is_faster),
+        cmocka_unit_test(ffn_columns_and_vocabulary_come_out_even),
+        cmocka_unit_test(neighbours_know_what_they_share),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
