@@ -1,5 +1,6 @@
-/* bench_kernels [f32] [type]…: memory bandwidth, and linear against it. Quantised types multiply
- * activations in int8 and bf16 in bf16, as serving does; with f32 they do not.
+/* bench_kernels [f32] [attention | type…]: attention, memory bandwidth, and linear against it. Quantised
+ * types multiply activations in int8 and bf16 in bf16, and attention is in bf16, as serving does; with f32
+ * they are not.
  *
  * Every figure is the best of several passes, since other work on the machine only ever slows one
  * down. A pass runs the linears of some layers of a model, enough weights (96 MB) that none is
@@ -195,6 +196,12 @@ static void print_attention(int n_cores, enum dtype type, int32_t H, int32_t K, 
     size_t rows = (size_t)(n_rows * H * E) * 4;
     const size_t sizes[7] = {cache, cache, rows, rows, sizeof pos, sizeof seq, sizeof blocks};
     for (int i = 0; i < 7; i++) check(c->ops->mem_alloc(c, MEM_KV, sizes[i], &a[i], &e), &e);
+    for (int i = 0; i < 2; i++) { /* small numbers in each type, none of them special */
+        uint8_t *bytes = kernels_cpu_pointer(c, a[i]);
+        for (size_t j = 0; j < cache; j++) bytes[j] = (uint8_t)(j * 7919 >> 3 & 63);
+    }
+    float *q = kernels_cpu_pointer(c, a[3]);
+    for (int32_t i = 0; i < n_rows * H * E; i++) q[i] = (float)(i * 7919 % 1021) / 512 - 1;
     for (int32_t h = 0; h < H; h++) kv_of_head[h] = h / (H / K);
     for (int32_t t = 0; t < n_rows; t++) pos[t] = length - n_rows + t;
     for (int32_t b = 0; b < kv.n_blocks; b++) blocks[b] = b * 7 % kv.n_blocks;
@@ -204,7 +211,7 @@ static void print_attention(int n_cores, enum dtype type, int32_t H, int32_t K, 
     kv.k = a[0], kv.v = a[1];
     struct step_rows step = {n_rows, 1, kv.n_blocks, a[4], a[5], a[6]};
     int64_t best = INT64_MAX, begin = clock_ns();
-    while (clock_ns() - begin < 100 * MB) {
+    while (clock_ns() - begin < 200 * MB) {
         int64_t start = clock_ns();
         c->ops->attention(c, a[2], H * E, a[3], H, kv_of_head, &kv, &step, 0.125f, 0);
         int64_t took = clock_ns() - start;
@@ -219,13 +226,14 @@ static void print_attention(int n_cores, enum dtype type, int32_t H, int32_t K, 
 }
 
 static void print_attentions(void) {
+    static const int32_t heads[2][2] = {{9, 3}, {32, 4}}, rows[2] = {1, ROWS_MAX};
+    static const enum dtype types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_Q8_0};
     printf("\nattention of one layer\n");
-    for (int type = DTYPE_F32; type <= DTYPE_F16; type++)
+    for (int type = 0; type < 4; type++)
         for (int n = 1; n <= 2; n++)
-            for (int long_ = 0; long_ < 2; long_++) {
-                print_attention(n, (enum dtype)type, 9, 3, long_ ? 4096 : 512, 1);
-                print_attention(n, (enum dtype)type, 9, 3, long_ ? 4096 : 512, ROWS_MAX);
-            }
+            for (int i = 0; i < 8; i++)
+                print_attention(n, types[type], heads[i / 4][0], heads[i / 4][1],
+                                i / 2 % 2 ? 4096 + ROWS_MAX : ROWS_MAX, rows[i % 2]);
 }
 
 int main(int argc, char **argv) {
@@ -234,8 +242,10 @@ int main(int argc, char **argv) {
     core_set_allowed(&all_cores);
     if (argc > 1 && strcmp(argv[1], "f32") == 0) narrow_activations = false, argc--, argv++;
     printf("level %s\n", kernels_cpu_level());
+    bool attention_alone = argc > 1 && strcmp(argv[1], "attention") == 0;
+    if (argc < 2 || attention_alone) print_attentions();
+    if (attention_alone) return 0;
     for (int n = 1; n <= 2; n++) print_bandwidth(n);
-    if (argc < 2) print_attentions();
     printf("\nlinear, GB/s of weights and GFLOP/s\n%-5s %-12s cores", "type", "shapes");
     for (int i = 0; i < N_ROW_COUNTS; i++) printf("       T=%-3d      ", row_counts[i]);
     printf("\n");

@@ -49,7 +49,7 @@ const struct config_key config_keys[] = {
      "type of the KV cache; auto = f32 for an f32 model, else f16; q8 takes half of f16"},
     {"activations", CONFIG_CHOICE, AT(activations), "auto", 0, 0, "auto|f32",
      "what weights are multiplied with when text is served; auto = int8 beside quantised weights, bf16 beside "
-     "bf16 where the CPU multiplies it, else f32; f32 rounds nothing, and is slower"},
+     "bf16 and in attention where the CPU multiplies it, else f32; f32 rounds nothing, and is slower"},
     {"kv_memory", CONFIG_BYTES, AT(kv_memory), "0", 0, INT64_MAX, NULL,
      "bytes of KV cache on one rank (K, M, G); 0 = slots times ctx, or half of what is free"},
     {"memory_fraction", CONFIG_FRACTION, AT(memory_fraction), "0", 0, 1, NULL,

@@ -254,7 +254,8 @@ struct kernels {
                    int32_t T);
     /* From here on linear rounds its input to what the device multiplies faster with a weight: int8
      * where it is quantised (each 32 columns with a scale of their own), bf16 where it is bf16; each row
-     * by itself, so that a row's bits still depend on the row alone. Off at first; serving turns it on
+     * by itself, so that a row's bits still depend on the row alone. Likewise attention on a cache that is
+     * not f32 rounds q, k, v and the softmax's weights to bf16 where that is faster. Off at first; serving turns it on
      * for its step, training never sees it. NULL where the device has no such products. */
     void (*narrow_activations)(struct kctx *c, bool on);
     /* rmsnorm of each head of x [T, heads, e] with g [e], in place (qwen3). */

@@ -190,7 +190,7 @@ struct engine_options {
                             0 = ENGINE_MAX_QUEUE */
     int32_t step_rows;   /* rows of the largest step; 0 = ENGINE_STEP_ROWS */
     int kv_type;         /* enum dtype (f32, f16, bf16, Q8_0), or -1: f32 for an f32 model, else f16 */
-    bool narrow_activations; /* int8 beside quantised weights, bf16 beside bf16 (kernels.h) */
+    bool narrow_activations; /* int8 beside quantised weights, bf16 beside bf16 and in attention (kernels.h) */
     size_t kv_memory;    /* bytes of KV cache on a rank; 0 = what slots and ctx ask for */
     double memory_fraction; /* of a rank's memory, what the model may take: weights, a step's activations
                              * and the KV cache, which gets what they leave; 0 = 0.9 on GPUs, and on

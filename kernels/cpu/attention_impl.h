@@ -6,6 +6,8 @@
  * positions alone and no sum crosses queries, so a row's bits are the same whichever rows are
  * beside it. */
 
+#include "kernels/cpu/attention_tiles_impl.h"
+
 /* A unit's scratch. Query i is head i % n_heads of row i / n_heads. Vectors are e rounded up to
  * lanes, the rest zeros. */
 struct attention_room {
@@ -16,12 +18,6 @@ struct attention_room {
     float *sum;         /* [query][lane_e] */
     float *weight;      /* [query][K_CHUNK], of which a tile is used */
     float *max, *total; /* [query] */
-};
-
-/* Positions from … to-1, each `at` elements into the caches; then n_next that are wanted afterwards. */
-struct kv_tile {
-    int32_t from, to, n_next;
-    int64_t at[ATTENTION_TILE], next[ATTENTION_TILE];
 };
 
 static struct attention_room attention_layout(int32_t e, int32_t n_heads, float *scratch) {
@@ -37,36 +33,6 @@ static struct attention_room attention_layout(int32_t e, int32_t n_heads, float 
 }
 
 /* --- tiles ------------------------------------------------------------------------------------ */
-
-/* 16 whole lanes. Heads are whole blocks of Q8_0, so `at` is at a block's begin or middle. */
-INLINE vf widen_all(enum dtype type, const void *cache, int64_t at) {
-    if (type == DTYPE_Q8_0) {
-        const uint8_t *block = (const uint8_t *)cache + at / 32 * 34;
-        uint16_t scale;
-        memcpy(&scale, block, sizeof scale);
-        return v_mul(v_from_i(i_bytes(block + 2 + at % 32)), v_set1(one_f16(scale)));
-    }
-    return type == DTYPE_F32   ? v_load((const float *)cache + at)
-           : type == DTYPE_F16 ? v_f16((const uint16_t *)cache + at)
-                               : v_bf16((const uint16_t *)cache + at);
-}
-
-/* 16 lanes of a cached vector that may have less than 16 left; those beyond are 0. */
-INLINE vf widen(enum dtype type, const void *cache, int64_t at, int32_t n) {
-    if (n >= LANES) return widen_all(type, cache, at);
-    if (type == DTYPE_F32) return v_load_n((const float *)cache + at, n);
-    uint16_t some[LANES] = {0};
-    memcpy(some, (const uint16_t *)cache + at, (size_t)n * sizeof *some);
-    return widen_all(type, some, 0);
-}
-
-/* Asks for a vector that the next tile wants: blocks lie anywhere, so the hardware does not foresee it. */
-INLINE void fetch(enum dtype type, const void *cache, int64_t at, int32_t e) {
-    int64_t size = type == DTYPE_F32 ? 4 : 2;
-    const char *from = (const char *)cache + (type == DTYPE_Q8_0 ? at / 32 * 34 : at * size);
-    int64_t bytes = type == DTYPE_Q8_0 ? e / 32 * 34 : e * size;
-    for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(from + b);
-}
 
 INLINE void load_keys(enum dtype type, const struct attention_room *a, const void *cache,
                       const int64_t *at, int32_t n) {
@@ -104,28 +70,12 @@ INLINE void load_type(enum dtype type, const struct attention_room *a,
     load_values(type, a, job->v, tile->at, tile->to - tile->from);
 }
 
-/* Where n positions of the unit's KV head from `from` on lie in the caches. */
-static void place(const struct attention_job *job, const struct attention_unit *u, int32_t from,
-                  int32_t n, int64_t *at) {
-    const struct kv_view *kv = job->kv;
-    const int32_t *table = job->blocks + (int64_t)job->seq[u->row] * job->max_blocks;
-    for (int32_t p = from; p < from + n; p++) {
-        int64_t head = (int64_t)table[p / kv->block_size] * kv->n_heads + u->kv_head;
-        at[p - from] = (head * kv->block_size + p % kv->block_size) * kv->head_dim;
-    }
-}
-
 /* The tile that begins at position from and ends at `last` at the latest. */
 static void load_tile(const struct attention_job *job, const struct attention_unit *u,
                       const struct attention_room *a, struct kv_tile *tile, int32_t from,
                       int32_t last) {
     const struct kv_view *kv = job->kv;
-    int32_t cut = (from / ATTENTION_TILE + 1) * ATTENTION_TILE, ahead = cut + ATTENTION_TILE;
-    tile->from = from;
-    tile->to = cut <= last ? cut : last + 1;
-    tile->n_next = (ahead <= last ? ahead : last + 1) - tile->to;
-    place(job, u, from, tile->to - from, tile->at);
-    place(job, u, tile->to, tile->n_next, tile->next);
+    tile_find(job, u, tile, from, last);
     if (kv->type == DTYPE_F16)
         load_type(DTYPE_F16, a, job, tile);
     else if (kv->type == DTYPE_BF16)
@@ -193,10 +143,6 @@ static void attend(const struct attention_room *a, const struct kv_tile *tile, i
         product(&t, a->weight + i * K_CHUNK + skip, n, a->sum + i * a->lane_e + d,
                 (size_t)a->lane_e);
     }
-}
-
-static int32_t first_position(const struct attention_job *job, int32_t pos) {
-    return job->window > 0 && pos >= job->window ? pos - job->window + 1 : 0;
 }
 
 /* All queries at once where all see the whole tile; else row by row, each what it sees. */

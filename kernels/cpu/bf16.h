@@ -16,6 +16,10 @@
  * in a group is between prepare and matmul of one instruction set; columns beyond the last are 0. */
 static inline size_t x16_row_words(int32_t cols) { return (size_t)round_up(cols, 32) / 2; }
 
+/* Attention with operands in bf16 (attention_bf16_avx512.c), for caches that are not f32; rows are as in struct
+ * cpu_level. scratch: attention_scratch(e) bytes. */
+void attention_bf16(const struct attention_job *job, const struct attention_unit *unit, void *scratch);
+
 /* One instruction set's loops. The panels of w are as they stand in memory, 64 bytes for each pair of k:
  * 16 outputs by 2 k, which is also what a row of an AMX tile of TDPBF16PS's second operand holds (16 such
  * rows, 32 k, to a tile). An odd last column has 0 beside it. */

@@ -54,11 +54,11 @@ struct attention_job {
     float scale;
 };
 /* What one member does in one go: a run of rows of one sequence, for a run of heads that read the
- * same KV head; n_rows * n_heads <= ATTENTION_QUERIES. */
+ * same KV head; n_rows * n_heads <= ATTENTION_QUERIES, or ATTENTION16_QUERIES in bf16. */
 struct attention_unit {
     int32_t row, n_rows, head, n_heads, kv_head;
 };
-enum { ATTENTION_QUERIES = 48, ATTENTION_TILE = 64 /* positions */ };
+enum { ATTENTION_QUERIES = 48, ATTENTION16_QUERIES = 96, ATTENTION_TILE = 64 /* positions */ };
 
 /* One instruction set's loops. All pointers are host pointers. */
 struct cpu_level {
@@ -94,11 +94,14 @@ enum { MATMUL_SCRATCH = (MATMUL_X_FLOATS + MATMUL_W_FLOATS) * 4 };
 
 static inline int32_t round_up(int32_t n, int32_t to) { return (n + to - 1) / to * to; }
 
-/* See struct attention_room. */
+/* The larger of struct attention_room and of what bf16 takes (struct room, attention_bf16_avx512.c). */
 static inline size_t attention_scratch(int32_t e) {
     size_t lane_e = (size_t)round_up(e, LANES), chunk_e = (size_t)round_up(e, K_CHUNK);
-    return sizeof(float) * (2 * ATTENTION_TILE * lane_e +
-                            ATTENTION_QUERIES * (chunk_e + lane_e + K_CHUNK + 2));
+    size_t full_e = (size_t)round_up(e, 2 * LANES);
+    size_t f32 = 2 * ATTENTION_TILE * lane_e + ATTENTION_QUERIES * (chunk_e + lane_e + K_CHUNK + 2);
+    size_t bf16 = (ATTENTION_TILE + 1) * full_e + ATTENTION16_QUERIES * (full_e / 2 + full_e + LANES + 1) +
+                  6 * (ATTENTION_TILE + ATTENTION_TILE / 2);
+    return sizeof(float) * (f32 > bf16 ? f32 : bf16);
 }
 
 /* --- context ---------------------------------------------------------------------------------- */

@@ -147,6 +147,17 @@ BF16 INLINE vi i_bf16_pairs(vf a, vf b) {
     __m512i high = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(b));
     return _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
 }
+/* Of 32 bf16 in a and b each: word i has a's i-th in the low half and b's in the high one; i from 0, from 16. */
+INLINE vi i_bf16_zip_low(vi a, vi b) {
+    const __m512i index = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7,
+                                           38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+    return _mm512_permutex2var_epi16(a, index, b);
+}
+INLINE vi i_bf16_zip_high(vi a, vi b) {
+    const __m512i index = _mm512_set_epi16(63, 31, 62, 30, 61, 29, 60, 28, 59, 27, 58, 26, 57, 25, 56, 24, 55, 23,
+                                           54, 22, 53, 21, 52, 20, 51, 19, 50, 18, 49, 17, 48, 16);
+    return _mm512_permutex2var_epi16(a, index, b);
+}
 /* The low halves of all lanes, then the high ones. */
 INLINE vi i_halves_apart(vi a) {
     const __m512i low_then_high = _mm512_set_epi16(
@@ -158,3 +169,12 @@ INLINE vi i_halves_apart(vi a) {
 BF16 INLINE vf v_add_bf16_products(vf sum, vf a, vf b) {
     return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
 }
+
+/* For powers of two: x - floor(x), 0 where x is infinite; a 2^floor(b). */
+INLINE vf v_fraction(vf x) { return _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); }
+INLINE vf v_times_power(vf a, vf b) { return _mm512_scalef_ps(a, b); }
+/* Lanes whose bit is not in `seen` are -inf. */
+INLINE vf v_load_seen(const float *p, uint16_t seen) {
+    return _mm512_mask_loadu_ps(_mm512_set1_ps(-__builtin_inff()), seen, p);
+}
+INLINE float v_first(vf a) { return _mm512_cvtss_f32(a); }

@@ -1,4 +1,6 @@
-/* Attention against a plain softmax in double, over uneven heads, blocks, windows and sequences. */
+/* Attention against a plain softmax in double, over uneven heads, blocks, windows and sequences; and with
+ * operands in bf16, where the CPU multiplies those. */
+#include "base/dtype.h"
 #include "tests/unit/kernels_fixture.h"
 
 struct attention_case {
@@ -10,7 +12,12 @@ struct attention_case {
     uint8_t *keys, *values;
     size_t cache_bytes;
     int32_t n_blocks;
+    bool narrow; /* operands are rounded to bf16 */
 };
+
+static double operand(const struct attention_case *a, float x) {
+    return (double)(a->narrow ? bf16_to_f32(f32_to_bf16(x)) : x);
+}
 
 /* x[e]: what the cache holds of position p. */
 static void cache_at(const struct attention_case *a, const uint8_t *cache, int32_t seq,
@@ -20,8 +27,10 @@ static void cache_at(const struct attention_case *a, const uint8_t *cache, int32
     dtype_row_to_f32(a->type, cache + at * dtype_row_bytes(a->type, a->e), x, a->e);
 }
 
-static void reference(const struct attention_case *a, int32_t t, int32_t h, double scale,
-                      double *out) {
+/* size[i]: what out[i] would be if no value were negative. */
+static void reference(const struct attention_case *a, int32_t t, int32_t h, float scale,
+                      double *out, double *size) {
+    const float log2_e = 0x1.715476p+0f; /* rounded are the powers of two that scores are */
     const float *q = a->q + (t * a->H + h) * a->e;
     int32_t head = a->kv_of_head[h], seq = a->seq[t], last = a->pos[t];
     int32_t first = a->window > 0 && last >= a->window ? last - a->window + 1 : 0;
@@ -30,18 +39,21 @@ static void reference(const struct attention_case *a, int32_t t, int32_t h, doub
     for (int32_t p = first; p <= last; p++) {
         score[p] = 0;
         cache_at(a, a->keys, seq, head, p, x);
-        for (int32_t i = 0; i < a->e; i++) score[p] += (double)q[i] * (double)x[i];
-        score[p] *= scale;
+        for (int32_t i = 0; i < a->e; i++)
+            score[p] += operand(a, q[i] * (scale * log2_e)) / 1.4426950408889634 * operand(a, x[i]);
         if (score[p] > max) max = score[p];
     }
-    for (int32_t i = 0; i < a->e; i++) out[i] = 0;
+    for (int32_t i = 0; i < a->e; i++) out[i] = size[i] = 0;
     for (int32_t p = first; p <= last; p++) {
         double w = exp(score[p] - max);
         total += w;
         cache_at(a, a->values, seq, head, p, x);
-        for (int32_t i = 0; i < a->e; i++) out[i] += w * (double)x[i];
+        for (int32_t i = 0; i < a->e; i++) {
+            out[i] += w * operand(a, x[i]);
+            size[i] += w * fabs((double)x[i]);
+        }
     }
-    for (int32_t i = 0; i < a->e; i++) out[i] /= total;
+    for (int32_t i = 0; i < a->e; i++) out[i] /= total, size[i] /= total;
     free(score);
 }
 
@@ -92,15 +104,16 @@ static float *case_run(struct kctx *c, const struct attention_case *a, int32_t f
 }
 
 static void check_case(struct kctx *c, struct attention_case *a, int32_t longest) {
-    double want[256];
+    double want[256], size[256];
     case_fill(a, longest);
     double bound = a->type == DTYPE_Q8_0 ? 1e-4 : 3e-6; /* random codes are large: so are its scores */
     float scale = 1 / sqrtf((float)a->e), *got = case_run(c, a, 0, a->T, scale);
     for (int32_t t = 0; t < a->T; t++) {
         for (int32_t h = 0; h < a->H; h++) {
-            reference(a, t, h, (double)scale, want);
+            reference(a, t, h, scale, want, size);
             for (int32_t i = 0; i < a->e; i++)
-                assert_near("attention", got[t * a->out_stride + h * a->e + i], want[i], bound);
+                assert_near("attention", got[t * a->out_stride + h * a->e + i], want[i],
+                            bound + (a->narrow ? size[i] / 240 : 0)); /* weights have 8 bits */
         }
         for (int32_t i = a->H * a->e; i < a->out_stride; i++)
             assert_true(got[t * a->out_stride + i] == 0);
@@ -117,7 +130,32 @@ static void check_case(struct kctx *c, struct attention_case *a, int32_t longest
     free(a->values);
 }
 
-static void attention_right(struct kctx *c) {
+/* What the cache holds where a row does not look, even if it is no number, leaves the row as it was. */
+static void check_unseen(struct kctx *c, struct attention_case *a) {
+    case_fill(a, 200);
+    float *before = case_run(c, a, 0, a->T, 0.25f);
+    for (int32_t t = a->T - 1; t > 0; t -= random_int(1, 7)) { /* rows from t on may see it, or none */
+        int32_t at = a->pos[t], block = a->blocks[a->seq[t] * a->max_blocks + at / a->block_size];
+        for (int32_t k = 0; k < a->K; k++) {
+            size_t vector = (size_t)((block * a->K + k) * a->block_size + at % a->block_size);
+            size_t bytes = dtype_row_bytes(a->type, a->e);
+            memset(a->keys + vector * bytes, 0xFF, bytes);
+            memset(a->values + vector * bytes, 0xFF, bytes);
+        }
+        float *after = case_run(c, a, 0, a->T, 0.25f);
+        for (int32_t r = 0; r < a->T; r++)
+            if (a->seq[r] < a->seq[t] || (a->seq[r] == a->seq[t] && a->pos[r] < at))
+                assert_memory_equal(before + r * a->out_stride, after + r * a->out_stride,
+                                    (size_t)a->out_stride * 4);
+        free(after);
+    }
+    free(before);
+    free(a->q);
+    free(a->keys);
+    free(a->values);
+}
+
+static void attention_right_when(struct kctx *c, bool narrow) {
     static const struct attention_case shapes[] = {
         {DTYPE_F32, 9, 3, 64, 16, 0, 600, .n_seqs = 1, .T = 40,
          .kv_of_head = {0, 0, 0, 1, 1, 1, 2, 2, 2}},
@@ -131,11 +169,23 @@ static void attention_right(struct kctx *c) {
         {DTYPE_Q8_0, 9, 3, 64, 32, 0, 576, .n_seqs = 3, .T = 33,
          .kv_of_head = {0, 0, 0, 1, 1, 1, 2, 2, 2}},
         {DTYPE_Q8_0, 2, 1, 96, 16, 40, 200, .n_seqs = 2, .T = 20, .kv_of_head = {0, 0}},
+        {DTYPE_F16, 8, 1, 64, 32, 50, 512, .n_seqs = 2, .T = 64},
+        {DTYPE_BF16, 7, 1, 48, 16, 0, 336, .n_seqs = 1, .T = 50},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         struct attention_case a = shapes[i];
+        a.narrow = narrow && a.type != DTYPE_F32 && kernels_cpu_bf16();
         check_case(c, &a, i == 6 ? 100 : 200);
+        check_unseen(c, &a);
     }
+}
+
+static void attention_right(struct kctx *c) { attention_right_when(c, false); }
+
+/* As in serving: f32 caches, and CPUs without such products, have fp32 sums all the same. */
+static void narrow_attention_right(struct kctx *c) {
+    c->ops->narrow_activations(c, true);
+    attention_right_when(c, true);
 }
 
 static void attention_is_right_and_each_rows_own(void **state) {
@@ -143,15 +193,22 @@ static void attention_is_right_and_each_rows_own(void **state) {
     on_every_level(attention_right);
 }
 
-/* Two cores take heads one by one where a single core takes them together. */
-static void bits_do_not_depend_on_the_team(void **state) {
+static void rounded_attention_is_right_and_each_rows_own(void **state) {
     (void)state;
+    on_every_level(narrow_attention_right);
+    on_level("avx512bf16", narrow_attention_right);
+    on_level("amx", narrow_attention_right);
+}
+
+/* Two cores take heads one by one where a single core takes them together. */
+static void check_teams(bool narrow) {
     struct attention_case a = {DTYPE_BF16, 9, 3, 64, 16, 0, 576, .n_seqs = 2, .T = 5,
                                .kv_of_head = {0, 0, 0, 1, 1, 1, 2, 2, 2}};
     case_fill(&a, 300);
     float *first = NULL;
     for (int n_cores = 1; n_cores <= 3; n_cores++) {
         struct kctx *c = open_ctx(n_cores, 0, false);
+        c->ops->narrow_activations(c, narrow);
         float *out = case_run(c, &a, 0, a.T, 0.125f);
         if (first) assert_memory_equal(first, out, (size_t)(a.T * a.out_stride) * 4);
         if (first) free(out);
@@ -164,9 +221,16 @@ static void bits_do_not_depend_on_the_team(void **state) {
     free(a.values);
 }
 
+static void bits_do_not_depend_on_the_team(void **state) {
+    (void)state;
+    check_teams(false);
+    check_teams(true);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(attention_is_right_and_each_rows_own),
+        cmocka_unit_test(rounded_attention_is_right_and_each_rows_own),
         cmocka_unit_test(bits_do_not_depend_on_the_team),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
