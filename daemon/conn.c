@@ -12,7 +12,7 @@
 
 enum {
     WATCH_MS = 200,          /* how soon the end of a half-closed client is noticed */
-    FLUSH_MS = 2000,         /* what a client has to read the last answers */
+    FLUSH_MS = 2000,         /* what a client has to read more of the last answers */
     SMALL_INPUT = 64 * 1024, /* an unfinished line that any connection may hold */
     INPUT_SHARE = 16         /* lines of full length that all connections together may hold */
 };
@@ -171,6 +171,7 @@ static void on_written(uv_write_t *request, int status) {
     if (conn->paused && conn->outbound < (size_t)config_of(conn)->max_outbound / 2)
         set_paused(conn, false);
     if (conn->finishing && conn->outbound == 0) end_finished(conn);
+    else if (conn->finishing) set_timer(conn); /* it reads: that may take it a while */
     else conn_continue(conn);
 }
 

@@ -5,6 +5,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import time
 
 import pytest
 
@@ -250,6 +251,21 @@ def test_sigterm_lets_live_requests_end(start):
         assert client.line() is None
     assert daemon.wait() == 0
     assert not daemon.socket.exists()
+
+
+def test_who_reads_the_last_answer_slowly_gets_it_whole(start):
+    daemon = start()
+    with daemon.client() as client, daemon.client() as other:
+        id = client.send("generate", {**LONG, "n": 32, "stream": True})
+        client.waiting.append(client.message())
+        daemon.signal()
+        assert other.at_end() # all is generated; much of it waits for its reader
+        end = time.monotonic() + 3 # longer than one who does not read at all is given
+        while time.monotonic() < end:
+            time.sleep(0.3)
+            client.buffer += client.socket.recv(1 << 14)
+        assert all(len(choice["tokens"]) == 200 for choice in client.result(id)["choices"])
+    assert daemon.wait() == 0
 
 
 def test_settings_that_cannot_be_are_78(tmp_path):
