@@ -6,6 +6,7 @@
 #include "daemon/notify.h"
 #include "daemon/call.h"
 #include "daemon/quantise.h"
+#include "daemon/tidy.h"
 #include "daemon/training.h"
 #include "daemon/unloading.h"
 #include "kernels/kernels.h"
@@ -100,6 +101,7 @@ static void deliver_state(struct letter *letter) {
         server_enter(server, SERVER_READY);
         server->was_ready = true;
         say_ready(server);
+        tidy_after_start();
         model_change_done(server, NULL);
         break;
     case ENGINE_FAILED: load_failed(server, &mail->error); break;

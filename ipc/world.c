@@ -31,7 +31,6 @@ int comm_world_new(struct comm_world **out, int n, size_t staging_bytes, int dea
                          2 * slot);
     }
     memset(world, 0, size);
-    memset(staging, 0, slot * 2 * (size_t)n);
     world->n = n;
     world->staging_bytes = slot;
     world->one_shot_max = wait_spin_get() > 0 ? ONE_SHOT_SPINNING : ONE_SHOT_SLEEPING;

@@ -1,23 +1,12 @@
 /* text/bpe.c: byte-pair encoding by a ranked list of merges. */
 #include "text/subword.h"
 
-#include "base/hash.h"
 #include "text/unicode.h"
-
-static const struct merge *find_merge(const struct subword *m, token_id left, token_id right) {
-    if (m->n_merges == 0) return NULL;
-    uint64_t pair = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
-    size_t at = hash_mix(m->vocab->seed, pair) & (m->n_slots - 1);
-    for (;; at = (at + 1) & (m->n_slots - 1)) {
-        if (m->merges[at].pair == pair) return &m->merges[at];
-        if (m->merges[at].pair == UINT64_MAX) return NULL;
-    }
-}
 
 static bool push_pair(const struct subword *m, struct subword_work *work, int32_t left) {
     if (left < 0 || work->symbols[left].behind < 0) return true;
-    const struct merge *merge =
-        find_merge(m, work->symbols[left].id, work->symbols[work->symbols[left].behind].id);
+    token_id right = work->symbols[work->symbols[left].behind].id;
+    const struct merge *merge = merges_find(&m->merges, work->symbols[left].id, right);
     if (!merge) return true;
     return work_push_candidate(work, (uint64_t)merge->rank << 32 | (uint32_t)left,
                                (uint32_t)merge->id);
@@ -107,7 +96,7 @@ bool bpe_symbols(const struct subword *m, struct subword_work *work, const char 
         int32_t left = (int32_t)(uint32_t)next.key;
         struct symbol *symbol = &work->symbols[left];
         if (symbol->size == 0 || symbol->behind < 0) continue;
-        const struct merge *merge = find_merge(m, symbol->id, work->symbols[symbol->behind].id);
+        const struct merge *merge = merges_find(&m->merges, symbol->id, work->symbols[symbol->behind].id);
         if (!merge || merge->id != (token_id)next.value) continue; /* its pair is gone */
         work_merge(work, left, symbol->behind, merge->id);
         if (!push_pair(m, work, symbol->before) || !push_pair(m, work, left)) return false;

@@ -123,15 +123,14 @@ static int load_types(struct tokenizer *t, const struct gguf *file, struct error
 static int load_merges(struct tokenizer *t, const struct gguf *file, struct error *e) {
     struct gguf_array merges;
     struct gguf_string text;
+    struct merge_list list = {0};
     struct buf whole = {0};
     size_t cursor = 0;
     int found = gguf_get_array(file, "tokenizer.ggml.merges", &merges, e), err = 0;
     if (found < 0) return found;
     if (!found || merges.element != GGUF_STRING)
         return error_set(e, ERR_BAD_FILE, "tokenizer.ggml.merges must be an array of strings");
-    if (!subword_reserve_merges(&t->subword, merges.count))
-        return error_set(e, ERR_MEMORY, "no memory for merges");
-    for (uint32_t i = 0; !err && gguf_array_next_string(&merges, &cursor, &text); i++) {
+    for (size_t i = 0; !err && gguf_array_next_string(&merges, &cursor, &text); i++) {
         const char *space = text.size > 1 ? memchr(text.data + 1, ' ', text.size - 1) : NULL;
         size_t n = space ? (size_t)(space - text.data) : 0, rest = space ? text.size - n - 1 : 0;
         whole.size = 0;
@@ -142,11 +141,15 @@ static int load_merges(struct tokenizer *t, const struct gguf *file, struct erro
         token_id id = whole.size ? vocab_find(&t->vocab, whole.data, whole.size) : -1;
         if (left < 0 || right < 0 || id < 0)
             err = error_set(e, ERR_BAD_FILE,
-                            "tokenizer.ggml.merges[%u] \"%.*s\" is not two tokens that "
+                            "tokenizer.ggml.merges[%zu] \"%.*s\" is not two tokens that "
                             "make a third",
                             i, text.size < 60 ? (int)text.size : 60, text.data);
-        else subword_add_merge(&t->subword, left, right, i, id, false);
+        else if (!merge_list_add(&list, (struct merge_ids){left, right, id}))
+            err = error_set(e, ERR_MEMORY, "no memory for merges");
     }
+    if (!err && !merges_make(&t->subword.merges, list.at, list.n, t->vocab.n, false))
+        err = error_set(e, ERR_MEMORY, "no memory for merges");
+    free(list.at);
     buf_free(&whole);
     return err;
 }

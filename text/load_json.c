@@ -94,11 +94,6 @@ static int load_vocab(struct tokenizer *t, const struct section *section, struct
     return err ? err : more;
 }
 
-/* The ids of a merge and of what comes out. */
-struct named_merge {
-    token_id left, right, whole;
-};
-
 static int bad_merge(struct error *e, size_t number, const char *why, const char *piece,
                      size_t size) {
     return error_set(e, ERR_BAD_FILE, "model.merges[%zu] %s \"%.*s\"", number, why,
@@ -106,7 +101,7 @@ static int bad_merge(struct error *e, size_t number, const char *why, const char
 }
 
 static int resolve_merge(const struct tokenizer *t, size_t number, struct json_text left,
-                         struct json_text right, struct buf *whole, struct named_merge *out,
+                         struct json_text right, struct buf *whole, struct merge_ids *out,
                          struct error *e) {
     static const char missing[] = "names a token that is not in the vocabulary:";
     size_t skip = t->subword.prefix.size; /* the right half drops its continuing_subword_prefix */
@@ -157,21 +152,11 @@ static int read_merge(struct json_scan *scan, size_t number, struct buf spare[2]
     return 0;
 }
 
-static int store_merges(struct tokenizer *t, const struct named_merge *merges, size_t n,
-                        struct error *e) {
-    if (!subword_reserve_merges(&t->subword, n))
-        return error_set(e, ERR_MEMORY, "no memory for merges");
-    for (size_t i = 0; i < n; i++)
-        subword_add_merge(&t->subword, merges[i].left, merges[i].right, (uint32_t)i,
-                          merges[i].whole, true);
-    return 0;
-}
-
 static int load_merges(struct tokenizer *t, const struct section *section, struct error *e) {
     struct json_scan scan = {section->text.data, section->text.size, 0};
     struct buf spare[2] = {0}, whole = {0};
-    struct named_merge *merges = NULL;
-    size_t n = 0, capacity = 0, number = 0;
+    struct merge_list merges = {0};
+    size_t number = 0;
     bool first = true;
     if (!section->text.data) return error_set(e, ERR_BAD_FILE, "model.merges is missing");
     int err = json_scan_peek(&scan) == '['
@@ -183,21 +168,15 @@ static int load_merges(struct tokenizer *t, const struct section *section, struc
         err = read_merge(&scan, number, spare, &left, &right, e);
         if (err == 1) err = 0;
         else if (!err) {
-            if (n == capacity) {
-                capacity = capacity ? capacity * 2 : 4096;
-                struct named_merge *grown = realloc(merges, capacity * sizeof *grown);
-                if (!grown) {
-                    err = error_set(e, ERR_MEMORY, "no memory for merges");
-                    break;
-                }
-                merges = grown;
-            }
-            err = resolve_merge(t, number, left, right, &whole, &merges[n++], e);
+            struct merge_ids ids;
+            err = resolve_merge(t, number, left, right, &whole, &ids, e);
+            if (!err && !merge_list_add(&merges, ids)) err = error_set(e, ERR_MEMORY, "no memory for merges");
         }
     }
     if (!err) err = more;
-    if (!err) err = store_merges(t, merges, n, e);
-    free(merges);
+    if (!err && !merges_make(&t->subword.merges, merges.at, merges.n, t->vocab.n, true))
+        err = error_set(e, ERR_MEMORY, "no memory for merges");
+    free(merges.at);
     buf_free(&spare[0]);
     buf_free(&spare[1]);
     buf_free(&whole);

@@ -61,31 +61,9 @@ bool subword_prepare(struct subword *m, const struct vocab *vocab) {
     return true;
 }
 
-bool subword_reserve_merges(struct subword *m, size_t n) {
-    size_t n_slots = 64;
-    while (n_slots < n * 2) n_slots *= 2;
-    m->merges = malloc(n_slots * sizeof *m->merges);
-    if (!m->merges) return false;
-    memset(m->merges, 0xFF, n_slots * sizeof *m->merges);
-    m->n_slots = n_slots;
-    return true;
-}
-
-void subword_add_merge(struct subword *m, token_id left, token_id right, uint32_t rank, token_id id,
-                       bool replace) {
-    uint64_t pair = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
-    size_t at = hash_mix(m->vocab->seed, pair) & (m->n_slots - 1);
-    while (m->merges[at].pair != UINT64_MAX && m->merges[at].pair != pair)
-        at = (at + 1) & (m->n_slots - 1);
-    bool known = m->merges[at].pair == pair;
-    if (known && !replace) return;
-    m->n_merges += !known;
-    m->merges[at] = (struct merge){pair, rank, id};
-}
-
 void subword_free(struct subword *m) {
     free(m->joins);
-    free(m->merges);
+    merges_free(&m->merges);
     free(m->scores);
     buf_free(&m->prefix);
     buf_free(&m->suffix);

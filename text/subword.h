@@ -8,15 +8,10 @@
 #define TPD_TEXT_SUBWORD_H
 
 #include "text/buffer.h"
+#include "text/merges.h"
 #include "text/vocab.h"
 
 enum subword_kind { SUBWORD_BPE, SUBWORD_SPM };
-
-struct merge {
-    uint64_t pair; /* left id << 32 | right id; UINT64_MAX: free */
-    uint32_t rank;
-    token_id id; /* of the whole */
-};
 
 enum { JOIN_BITS = 1 << 20, SUBWORD_LATIN = 512 };
 
@@ -31,8 +26,7 @@ struct subword {
     token_id unk;                  /* -1: unknown characters are left out */
 
     /* BPE */
-    struct merge *merges; /* a hash table, at most half full */
-    size_t n_merges, n_slots;
+    struct merges merges;
     bool byte_fallback, fuse_unk, ignore_merges;
     struct buf
         prefix; /* continuing_subword_prefix: before all characters of a word but the first */
@@ -74,11 +68,6 @@ struct subword_work {
 
 /* vocab must be whole by then; fills latin, bytes and joins. False: no memory. */
 bool subword_prepare(struct subword *m, const struct vocab *vocab);
-/* Room for n merges. False: no memory. */
-bool subword_reserve_merges(struct subword *m, size_t n);
-/* A later merge of the same two ids takes the place of the earlier one when replace is set. */
-void subword_add_merge(struct subword *m, token_id left, token_id right, uint32_t rank, token_id id,
-                       bool replace);
 void subword_free(struct subword *m);
 
 /* Appends the ids of one word. 0 or ERR_MEMORY. */

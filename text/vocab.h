@@ -5,31 +5,32 @@
 #include "text/buffer.h"
 #include "text/tokenizer.h"
 
-/* An id above this is a broken file, not a vocabulary: memory follows the highest id. */
-enum { VOCAB_MAX_ID = (1 << 21) - 1 };
+/* An id above this is a broken file, not a vocabulary: memory follows the highest id. A slot has room for it and
+ * for VOCAB_FREE. */
+enum { VOCAB_ID_BITS = 21, VOCAB_MAX_ID = (1 << VOCAB_ID_BITS) - 2 };
 
 enum vocab_flag {
     VOCAB_SPECIAL = 1, /* left out by skip_special */
     VOCAB_RAW = 2      /* its piece is text as it is, not in the spelling of the vocabulary */
 };
 
-struct vocab_slot {
-    uint32_t hash;
-    token_id id; /* -1: free */
-};
+/* An id, and above it bits of its piece's hash, which keep most other pieces from being looked at. */
+typedef uint32_t vocab_slot;
+#define VOCAB_FREE UINT32_MAX
 
+enum { VOCAB_MAX_SIZE = (1 << 29) - 1 };
 struct vocab_entry {
     uint32_t from; /* in the arena */
-    uint32_t size;
-    uint8_t flags; /* enum vocab_flag */
-    bool present;  /* false: a hole */
+    uint32_t size : 29;
+    uint32_t flags : 2;   /* enum vocab_flag */
+    uint32_t present : 1; /* 0: a hole */
 };
 
 struct vocab {
     struct buf arena;            /* pieces, each with a NUL behind it */
     struct vocab_entry *entries; /* by id */
     int32_t n, capacity;
-    struct vocab_slot *slots; /* a power of two, at most half full */
+    vocab_slot *slots; /* a power of two, at most half full */
     uint32_t n_slots, n_used;
     uint32_t longest; /* bytes of the longest piece */
     uint64_t seed;    /* of the hash: a file cannot be made to collide */
