@@ -7,35 +7,57 @@
 
 /* --- x ---------------------------------------------------------------------------------------- */
 
-/* Word i of the block goes to to[i * n]. A number that is none makes the whole block none: its scale
- * says so, and the outputs. */
-INLINE void quantise_block(const float *x, uint32_t *to, size_t n) {
+/* Blocks that are rounded together: as many as a vector has lanes for their scales. */
+struct stretch8 {
+    int32_t most[LANES]; /* the largest magnitude's bits */
+    float times[LANES], scale[LANES];
+    _Alignas(64) int8_t codes[LANES * X8_BLOCK];
+    int32_t sums[LANES][8]; /* of 4 codes each */
+};
+
+/* A number that is none makes its block none: the scale says so, and the outputs. */
+INLINE void stretch8_round(struct stretch8 *s, const float *x, int n_blocks) {
     const vi size_bits = i_set1(0x7FFFFFFF);
-    vf low = v_load(x), high = v_load(x + LANES);
-    int32_t bits = i_highest(i_max(i_and(i_cast(low), size_bits), i_and(i_cast(high), size_bits)));
-    struct {
-        int8_t codes[X8_BLOCK];
-        float scale, sum;
-        int32_t minus, minus_low;
-    } block = {.scale = 0};
-    float most;
-    memcpy(&most, &bits, 4);
-    if (!(most <= FLT_MAX)) {
-        block.scale = block.sum = most - most;
-    } else if (most >= 0x1p-100f) { /* 127 / most is finite, and nobody misses what is smaller */
-        vf times = v_set1(127 / most);
-        vi a = i_round(v_mul(low, times)), b = i_round(v_mul(high, times));
-        float sum_low = v_sum(v_from_i(a)), sum = sum_low + v_sum(v_from_i(b));
-        i_store_bytes(block.codes, a);
-        i_store_bytes(block.codes + LANES, b);
-        block.scale = most / 127;
-        block.sum = block.scale * sum;
-        block.minus = -(int32_t)sum;
-        block.minus_low = -(int32_t)sum_low;
+    memset(s->most, 0, sizeof s->most);
+    for (int b = 0; b < n_blocks; b++) {
+        vi low = i_load(x + b * X8_BLOCK), high = i_load(x + b * X8_BLOCK + LANES);
+        s->most[b] = i_highest(i_max(i_and(low, size_bits), i_and(high, size_bits)));
     }
-    uint32_t words[X8_WORDS];
-    memcpy(words, &block, sizeof words);
-    UNROLL for (int i = 0; i < X8_WORDS; i++) to[(size_t)i * n] = words[i];
+    vf most = v_cast(i_load(s->most));
+    v_store(s->times, v_div(v_set1(127), most));
+    v_store(s->scale, v_div(most, v_set1(127)));
+    for (int b = 0; b < n_blocks; b++, x += X8_BLOCK) {
+        int8_t *codes = s->codes + b * X8_BLOCK;
+        float most_here;
+        memcpy(&most_here, &s->most[b], 4);
+        if (most_here >= 0x1p-100f && most_here <= FLT_MAX) { /* 127 / most is finite */
+            vf times = v_set1(s->times[b]);
+            i_store_bytes(codes, i_round(v_mul(v_load(x), times)));
+            i_store_bytes(codes + LANES, i_round(v_mul(v_load(x + LANES), times)));
+        } else { /* nobody misses what is smaller */
+            s->scale[b] = most_here < 1 ? 0 : most_here - most_here;
+            memset(codes, 0, X8_BLOCK);
+        }
+    }
+    for (int b = 0; b < n_blocks; b += 2)
+        i_store(s->sums[b], i_dot(i_set1(0), i_set1(0x01010101), i_load(s->codes + b * X8_BLOCK)));
+}
+
+/* Word i of a block goes to to[i * n]. */
+INLINE void stretch8_put(const struct stretch8 *s, int n_blocks, uint32_t *to, size_t n) {
+    for (int b = 0; b < n_blocks; b++, to += X8_WORDS * n) {
+        const int32_t *sums = s->sums[b];
+        int32_t low = sums[0] + sums[1] + sums[2] + sums[3];
+        int32_t all = low + sums[4] + sums[5] + sums[6] + sums[7];
+        uint32_t words[X8_WORDS];
+        float scale = s->scale[b], sum = scale * (float)all;
+        memcpy(words, s->codes + b * X8_BLOCK, X8_BLOCK);
+        memcpy(words + X8_SCALE, &scale, 4);
+        memcpy(words + X8_SUM, &sum, 4);
+        words[X8_MINUS] = (uint32_t)-all;
+        words[X8_MINUS_LOW] = (uint32_t)-low;
+        UNROLL for (int i = 0; i < X8_WORDS; i++) to[(size_t)i * n] = words[i];
+    }
 }
 
 static void quantise(const struct narrow_rows *to, const float *x, int32_t from, int32_t end) {
@@ -44,8 +66,12 @@ static void quantise(const struct narrow_rows *to, const float *x, int32_t from,
         size_t rows = (size_t)group_size(to, first);
         uint32_t *words = to->words + (size_t)first * x8_row_words(to->cols) + (r - first);
         const float *row = x + (size_t)r * (size_t)to->cols;
-        for (int32_t k = 0; k < to->cols; k += X8_BLOCK, words += X8_WORDS * rows)
-            quantise_block(row + k, words, rows);
+        struct stretch8 s;
+        for (int32_t b = 0, n; b < to->cols / X8_BLOCK; b += n, words += (size_t)n * X8_WORDS * rows) {
+            n = to->cols / X8_BLOCK - b < LANES ? to->cols / X8_BLOCK - b : LANES;
+            stretch8_round(&s, row + b * X8_BLOCK, n);
+            stretch8_put(&s, n, words, rows);
+        }
     }
 }
 
@@ -186,7 +212,10 @@ INLINE void totals_store(vf (*total)[INT8_PANELS], int rows, int n_panels, float
 /* The totals of panels p and q (which is p for a last one alone) to y. */
 INLINE void put_totals(const struct panels *w, int32_t p, int32_t q, int32_t n_rows, const float *sums,
                        const float *bias, float *y) {
+    size_t ahead = 12 * (size_t)w->rows; /* rows of y lie far apart: their lines are asked for before */
     for (int32_t r = 0; r < n_rows; r++, sums += INT8_PANELS * LANES, y += w->rows) {
+        __builtin_prefetch(y + ahead + p * LANES, 1, 3);
+        __builtin_prefetch(y + ahead + q * LANES, 1, 3);
         put_outputs(w, p, v_load(sums), bias, y);
         if (q != p) put_outputs(w, q, v_load(sums + LANES), bias, y);
     }
