@@ -132,6 +132,9 @@ static int roll_back_name(struct server *server, const char *name, struct error 
 /* Under the mutex. */
 static int roll_back_default(struct server *server, struct error *e) {
     struct adapter_entry *to = server->adapters->before;
+    if (to == server->adapters->by_default)
+        return error_set(e, ERR_NOT_FOUND, "there is nothing to go back to: %s%s is the default, and no other was",
+                         to ? "adapter " : "the base", to ? to->name : "");
     int err = to ? adapters_check(to, e) : 0;
     if (!err) switch_default(server, to);
     return err;

@@ -32,6 +32,13 @@ static const char *text_of(const json_t *object, const char *key, const char *ab
     return text ? text : absent;
 }
 
+/* What was the default before: often another version of the same name. */
+static const char *before_of(const json_t *result) {
+    const json_t *now = json_object_get(result, "default"), *before = json_object_get(result, "before");
+    if (json_is_string(before) && json_equal(now, before)) return "another version of it";
+    return text_of(result, "before", "the base");
+}
+
 /* One row an adapter; the default is marked, and versions that were replaced. */
 static int show_list(struct tool *tool, json_t *result, int rc) {
     if (rc != EXIT_OK || tool->format == OUT_JSON) return show(tool, result, rc);
@@ -47,7 +54,7 @@ static int show_list(struct tool *tool, json_t *result, int rc) {
     }
     if (!plain && !tool->quiet)
         printf("default: %s, before: %s\n", text_of(result, "default", "the base"),
-               text_of(result, "before", "the base"));
+               before_of(result));
     json_decref(result);
     return EXIT_OK;
 }

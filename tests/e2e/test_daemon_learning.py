@@ -66,6 +66,9 @@ def test_what_was_learnt_is_served_activated_and_rolled_back(tmp_path, data_dir)
         assert client.call("adapter.rollback")["default"] is None
         assert ask(client) == plain
         schema.check("adapter.unload", client.call("adapter.unload", name="who"))
+        with pytest.raises(RpcError) as caught:  # now it was the base before, too
+            client.call("adapter.rollback")
+        assert caught.value.code == -32003 and "nothing to go back to" in str(caught.value)
         with pytest.raises(RpcError) as caught:
             ask(client, adapter="who")
         assert caught.value.code == -32003
