@@ -123,6 +123,8 @@ static void answer_status(struct call *call) {
         json_real(uptime_s(server)), "model", model_json(server), "tp", (int)server->config->tp,
         "connections", (json_int_t)server->n_conns, "job", job ? job : json_null());
     if (status)
+        json_object_set_new(status, "cpu", server->devices.n_gpus ? json_null() : json_string(kernels_cpu_level()));
+    if (status)
         add_engine(status, &stats, &server->devices, training_tokens_per_s(server),
                    calls_count_parked(server));
     call_result(call, status);

@@ -64,7 +64,7 @@ def test_the_bundled_model_says_what_it_says_on_the_cpu(start, on_cpu, device, l
     with tpd.client() as client:
         assert say(client, 5) == on_cpu
         status = client.call("status")
-    assert status["tp"] == 2
+    assert status["tp"] == 2 and status["cpu"] is None
     assert status["links"] == [["self", link], [link, "self"]]
     for rank, entry in enumerate(status["devices"]):
         assert entry["rank"] == rank and "lost" not in entry
