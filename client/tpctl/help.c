@@ -61,10 +61,34 @@ void help_overview(void) {
            "busy,\n77 not permitted, 78 bad configuration, 124 deadline, 130 interrupted.\n");
 }
 
+static bool in_group(const struct command *command, const char *group) {
+    size_t n = strlen(group);
+    return !strncmp(command->name, group, n) && command->name[n] == ' ';
+}
+
+bool is_group(const char *word) {
+    for (const struct command *c = commands; c->name; c++)
+        if (in_group(c, word)) return true;
+    return false;
+}
+
+static void print_group(const char *group) {
+    printf("\ncommands:\n");
+    for (const struct command *c = commands; c->name; c++)
+        if (in_group(c, group)) printf("  %-*s %s\n", LEFT_COLUMN, c->name, c->summary);
+}
+
+void help_group(const char *group) {
+    printf("usage: tpctl %s COMMAND …\n", group);
+    print_group(group);
+    printf("\n'tpctl help %s COMMAND' tells more.\n", group);
+}
+
 void help_command(const struct command *command) {
     printf("usage: tpctl %s%s%s%s\n\n%s.\n", command->name, *command->words ? " " : "",
            command->words, command->options ? " [options]" : "", command->summary);
     if (command->details) printf("%s\n", command->details);
+    if (is_group(command->name)) print_group(command->name);
     if (command->options) {
         printf("\noptions:\n");
         print_options(command->options);

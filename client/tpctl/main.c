@@ -260,6 +260,10 @@ int cmd_help(struct tool *tool, const struct args *args) {
     }
     int i = 0;
     const struct command *command = find_command(args->n_words, (char **)args->words, &i);
+    if (!command && args->n_words == 1 && is_group(args->words[0])) {
+        help_group(args->words[0]);
+        return EXIT_OK;
+    }
     if (!command) return unknown_command(args->words[0], args->n_words > 1 ? args->words[1] : NULL);
     help_command(command);
     return EXIT_OK;
@@ -276,6 +280,10 @@ static void tool_set(struct tool *tool, const struct args *args) {
     tool->err_terminal = isatty(STDERR_FILENO);
     const char *no_color = getenv("NO_COLOR");
     tool->color = tool->out_terminal && !(no_color && *no_color);
+}
+
+static bool asks_help(const char *word) {
+    return word && (!strcmp(word, "--help") || !strcmp(word, "-h"));
 }
 
 static int run(int argc, char **argv, struct tool *tool, struct args *args) {
@@ -295,6 +303,10 @@ static int run(int argc, char **argv, struct tool *tool, struct args *args) {
     }
     int word = i;
     const struct command *command = find_command(argc, argv, &i);
+    if (!command && is_group(argv[word]) && (args_flag(args, "help") || asks_help(argv[word + 1]))) {
+        help_group(argv[word]);
+        return EXIT_OK;
+    }
     if (!command) return unknown_command(argv[word], word + 1 < argc ? argv[word + 1] : NULL);
     if (!args_read_rest(args, command->options, argc, argv, i)) return TPD_EXIT_USAGE;
     if (args_flag(args, "help")) {

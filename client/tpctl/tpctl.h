@@ -91,6 +91,9 @@ bool duration_read(const char *text, int64_t *ms);
 /* help.c */
 void help_overview(void);
 void help_command(const struct command *command);
+/* Whether commands of two words begin with this one, such as "model"; and their list. */
+bool is_group(const char *word);
+void help_group(const char *group);
 /* The nearest of names (ended by NULL) to a mistyped word, or NULL when none is near. */
 const char *suggest(const char *word, const char *const *names);
 
