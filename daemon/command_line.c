@@ -8,9 +8,6 @@
 
 enum { FLAG_MAX = 64 };
 
-/* Flags of the protocol whose features this version does not have yet. */
-static const char *const absent_flags[] = {"adapter", "listen", "data-dir"};
-
 /* "--kv-type" → "kv_type"; false when it is not of that form. An "=value" at the end is given in
  * *value. */
 static bool flag_name(const char *arg, char name[FLAG_MAX], const char **value) {
@@ -30,11 +27,6 @@ static int unknown_flag(const char *arg, struct error *e) {
     const char *value;
     if (!flag_name(arg, name, &value))
         return error_set(e, ERR_USAGE, "unexpected argument \"%s\": see tpd --help", arg);
-    for (size_t i = 0; i < sizeof absent_flags / sizeof *absent_flags; i++) {
-        size_t n = strlen(absent_flags[i]);
-        if (strncmp(arg + 2, absent_flags[i], n) == 0 && (arg[2 + n] == '\0' || arg[2 + n] == '='))
-            return error_set(e, ERR_USAGE, "--%s is not in this version of tpd", absent_flags[i]);
-    }
     struct suggestion near;
     suggest_start(&near, name);
     suggest_offer(&near, "config");
@@ -76,7 +68,7 @@ static int read_flags(struct pass *pass, int argc, char **argv, struct error *e)
             *pass->command = COMMAND_HELP;
             return 0;
         }
-        if (strcmp(arg, "--version") == 0) {
+        if (strcmp(arg, "--version") == 0 || strcmp(arg, "-V") == 0) {
             *pass->command = COMMAND_VERSION;
             return 0;
         }
@@ -121,6 +113,32 @@ static void print_wrapped(const char *text) {
     printf("        %s\n", text);
 }
 
+/* What stands for the value of a flag. */
+static const char *value_name(const struct config_key *key) {
+    if (key->choices) return key->choices;
+    switch (key->kind) {
+    case CONFIG_BYTES: return "BYTES";
+    case CONFIG_FRACTION: return "PART";
+    case CONFIG_MODE: return "MODE";
+    case CONFIG_USERS: return "USERS";
+    case CONFIG_GROUPS: return "GROUPS";
+    case CONFIG_TEXT: return "TEXT";
+    default: return "N";
+    }
+}
+
+/* "    --kv-type auto|f32 [auto]" */
+static void print_flag(const struct config_key *key) {
+    char flag[FLAG_MAX];
+    snprintf(flag, sizeof flag, "%s", key->name);
+    for (char *at = flag; *at; at++)
+        if (*at == '_') *at = '-';
+    if (key->kind == CONFIG_BOOL) printf("    --%s[=true|false]", flag);
+    else printf("    --%s %s", flag, value_name(key));
+    if (*key->standard) printf(" [%s]", key->standard);
+    printf("\n");
+}
+
 void command_line_help(void) {
     printf("usage: tpd --model PATH [--tp N] [flags]      run the daemon\n"
            "       tpd inspect PATH [--json]              check a model file, show what it holds\n"
@@ -135,15 +153,8 @@ void command_line_help(void) {
            "    --config FILE\n"
            "        read settings from FILE first; flags override it\n");
     for (size_t i = 0; i < config_n_keys; i++) {
-        const struct config_key *key = &config_keys[i];
-        char flag[FLAG_MAX];
-        snprintf(flag, sizeof flag, "%s", key->name);
-        for (char *at = flag; *at; at++)
-            if (*at == '_') *at = '-';
-        printf("    --%s %s", flag, key->choices ? key->choices : "");
-        if (*key->standard) printf("%s[%s]", key->choices ? " " : "", key->standard);
-        printf("\n");
-        print_wrapped(key->meaning);
+        print_flag(&config_keys[i]);
+        print_wrapped(config_keys[i].meaning);
     }
     printf("\nexit: 0 ended as asked; 64 usage; 65 bad model file; 66 no such file; 70 internal;\n"
            "      74 input/output; 75 another tpd has the socket or the state; 77 not permitted;\n"

@@ -14,7 +14,7 @@
 #define AT(field) offsetof(struct daemon_config, field)
 
 const struct config_key config_keys[] = {
-    {"model", CONFIG_TEXT, AT(model), "", 0, 0, NULL,
+    {"model", CONFIG_TEXT, AT(model), "", 0, 0, "PATH",
      "the model: a Hugging Face directory or a .gguf file"},
     {"quant", CONFIG_CHOICE, AT(quant), "none", 0, 0, "none|q8|q4",
      "serve a model of f32, f16 or bf16 weights in groups of 8 or 4 bits; the result is kept in "
@@ -22,14 +22,14 @@ const struct config_key config_keys[] = {
     {"init", CONFIG_INT, AT(init), "-1", -1, INT64_MAX, NULL,
      "begin a model: its directory has config.json and a tokenizer but no weights, which are drawn "
      "from this seed; -1 = the weights are there"},
-    {"draft", CONFIG_TEXT, AT(draft), "", 0, 0, NULL,
+    {"draft", CONFIG_TEXT, AT(draft), "", 0, 0, "PATH",
      "a smaller model with the same vocabulary, which guesses ahead so that a step makes several tokens"},
     {"draft_tp", CONFIG_INT, AT(draft_tp), "1", 1, 64, NULL,
      "how many of the ranks the draft model is split over"},
     {"tp", CONFIG_INT, AT(tp), "0", 0, 64, NULL,
      "how many ranks the model is split over (tensor parallelism); 0 = one for each number of "
      "cuda:LIST, else 1"},
-    {"device", CONFIG_TEXT, AT(device), "auto", 0, 0, NULL,
+    {"device", CONFIG_TEXT, AT(device), "auto", 0, 0, "DEVICE",
      "cpu: the cores this process may use (cpu:0-3,8 names them); cuda:0,1: a GPU for each rank "
      "(cuda:0,0 shares one), cuda: the first tp; auto: GPUs where there are enough, else cpu"},
     {"threads", CONFIG_INT, AT(threads), "0", 0, 1024, NULL,
@@ -57,12 +57,12 @@ const struct config_key config_keys[] = {
      "0 = 0.9 on GPUs, on CPUs at most half of what the weights leave"},
     {"memory_limit", CONFIG_BYTES, AT(memory_limit), "0", 0, INT64_MAX, NULL,
      "bytes one rank may hold (K, M, G); 0 = what the machine has"},
-    {"socket", CONFIG_TEXT, AT(socket), "", 0, 0, NULL,
+    {"socket", CONFIG_TEXT, AT(socket), "", 0, 0, "PATH",
      "path of the socket; empty = $TPD_SOCKET, else $XDG_RUNTIME_DIR/tpd/tpd.sock, else "
      "/run/tpd/tpd.sock (root, user tpd), else ~/.tpd/tpd.sock"},
     {"socket_mode", CONFIG_MODE, AT(socket_mode), "0660", 0, 0777, NULL,
      "permissions of the socket, in octal"},
-    {"socket_group", CONFIG_TEXT, AT(socket_group), "", 0, 0, NULL,
+    {"socket_group", CONFIG_TEXT, AT(socket_group), "", 0, 0, "GROUP",
      "group that owns the socket; empty = the daemon's own"},
     {"allow_uid", CONFIG_USERS, AT(allow_uid), "", 0, 0, NULL,
      "users that may connect (names or numbers); with allow_gid empty too, all that the mode lets "
@@ -71,19 +71,19 @@ const struct config_key config_keys[] = {
     {"admin_uid", CONFIG_USERS, AT(admin_uid), "", 0, 0, NULL,
      "users that may call what changes the daemon (shutdown …); with admin_gid empty too, all"},
     {"admin_gid", CONFIG_GROUPS, AT(admin_gid), "", 0, 0, NULL, "groups that may do so"},
-    {"listen", CONFIG_TEXT, AT(listen), "", 0, 0, NULL,
+    {"listen", CONFIG_TEXT, AT(listen), "", 0, 0, "ADDRESS",
      "address for HTTP over TCP, as 127.0.0.1:8080; empty = the socket alone"},
-    {"api_key", CONFIG_TEXT, AT(api_key), "", 0, 0, NULL,
+    {"api_key", CONFIG_TEXT, AT(api_key), "", 0, 0, "KEYS",
      "key or keys (separated by commas) that HTTP over TCP asks for; needed beyond this machine"},
-    {"model_name", CONFIG_TEXT, AT(model_name), "", 0, 0, NULL,
+    {"model_name", CONFIG_TEXT, AT(model_name), "", 0, 0, "NAME",
      "the model's name in the OpenAI API; empty = the last part of its path"},
-    {"chat_template", CONFIG_TEXT, AT(chat_template), "", 0, 0, NULL,
+    {"chat_template", CONFIG_TEXT, AT(chat_template), "", 0, 0, "NAME|FILE",
      "how conversations are written, instead of the model's own way: a .jinja file, or chatml, llama2, "
      "llama3, mistral, gemma, phi3, zephyr, vicuna, alpaca"},
-    {"state_dir", CONFIG_TEXT, AT(state_dir), "", 0, 0, NULL,
+    {"state_dir", CONFIG_TEXT, AT(state_dir), "", 0, 0, "DIR",
      "what the daemon keeps; empty = /var/lib/tpd (root, user tpd), else $XDG_STATE_HOME/tpd, else "
      "~/.local/state/tpd"},
-    {"data_dir", CONFIG_TEXT, AT(data_dir), "", 0, 0, NULL,
+    {"data_dir", CONFIG_TEXT, AT(data_dir), "", 0, 0, "DIR",
      "fine-tune jobs read data here and nowhere else; empty = the directory data in state_dir"},
     {"max_connections", CONFIG_INT, AT(max_connections), "1024", 1, 65536, NULL,
      "connections at once"},
@@ -224,6 +224,8 @@ static int set_ids(struct id_list *field, const struct config_key *key, const ch
                            key->name, what, word);
     }
     free(words);
+    if (rc == 0 && *value && list.n == 0)
+        rc = refuse(e, key, "a list with names or numbers in it, or empty", value);
     if (rc == 0) *field = list;
     return rc;
 }

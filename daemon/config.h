@@ -55,7 +55,7 @@ struct config_key {
     size_t offset;        /* in struct daemon_config */
     const char *standard; /* the default, as a file would have it */
     int64_t min, max;
-    const char *choices; /* "auto|f32|f16" */
+    const char *choices; /* "auto|f32|f16"; of a text what help calls it, such as "PATH", or NULL */
     const char *meaning;
 };
 

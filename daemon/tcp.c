@@ -43,7 +43,10 @@ int tcp_check(const struct daemon_config *config, struct error *e) {
     struct sockaddr_storage address;
     if (*config->listen == '\0') return 0;
     int rc = parse(config->listen, &address, e);
-    if (rc != 0 || *config->api_key) return rc;
+    if (rc != 0) return rc;
+    if (*config->api_key && strspn(config->api_key, ", \t") == strlen(config->api_key))
+        return error_set(e, ERR_CONFIG, "api_key has no key in it: give one, or leave it empty");
+    if (*config->api_key) return 0;
     if (!is_loopback(&address))
         return error_set(e, ERR_CONFIG,
                          "listen = %s can be reached from other machines: set api_key, or listen on "

@@ -56,6 +56,21 @@ def test_the_help_is_understood():
     assert {"draft", "grad-checkpointing"} <= set(tpd_options("plan")) and tpd_options("merge") == ["json"]
 
 
+@pytest.mark.parametrize("group", ["model", "jobs", "adapters"])
+def test_the_first_word_of_two_tells_of_the_second(group):
+    told = help_of("tpctl", "help", group)
+    assert told == help_of("tpctl", group, "--help") == help_of("tpctl", "-h", group)
+    theirs = [command for command in TPCTL_COMMANDS if command.startswith(group + " ")]
+    assert len(theirs) > 2 and all(re.search(rf"^  {command} {{2,}}", told, re.MULTILINE) for command in theirs)
+
+
+def test_every_flag_of_tpd_says_what_it_takes():
+    flags = re.findall(r"^    --.*", help_of("tpd", "--help"), re.MULTILINE)
+    assert len(flags) > 40
+    for flag in flags:
+        assert re.fullmatch(r" +--[a-z-]+( [A-Za-z0-9|]+|\[=true\|false\])( \[[^ ]+\])?", flag), flag
+
+
 def test_the_man_page_of_tpctl_has_all_options():
     text, told = in_page("tpctl.1")
     for command in TPCTL_COMMANDS:

@@ -348,6 +348,7 @@ def test_web_pages_of_others_may_not_use_a_server_without_a_key(start):
 
 @pytest.mark.parametrize("flags, words", [
     (["--listen", "0.0.0.0:0"], "api_key"),
+    (["--listen", "0.0.0.0:0", "--api-key", ","], "no key in it"),
     (["--listen", "127.0.0.1:0", "--allow-uid", "0"], "allow_uid"),
     (["--listen", "8080"], "HOST:PORT"),
     (["--listen", "127.0.0.1:99999"], "HOST:PORT"),

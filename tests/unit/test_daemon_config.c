@@ -70,6 +70,7 @@ static void a_wrong_line_is_named(void **state) {
     refused("log_level = loud\n", ":1:", "error|warn|info|debug");
     refused("log_json = maybe\n", ":1:", "true or false");
     refused("allow_uid = nobody-of-this-name\n", ":1:", "nobody-of-this-name");
+    refused("admin_uid = ,\n", ":1:", "admin_uid"); /* else it would let everybody in */
     refused("just words\n", ":1:", "key = value");
 }
 
