@@ -22,8 +22,9 @@ static const char *below(const char *dir, const char *path) {
 }
 
 static int outside(struct error *e, const char *field, const char *path, const char *dir_key,
-                   const char *dir) {
-    error_set(e, ERR_NOT_PERMITTED, "%s: %.160s is outside %s (%.200s)", field, path, dir_key, dir);
+                   const char *dir, const char *way_out) {
+    error_set(e, ERR_NOT_PERMITTED, "%s: %.160s is outside %s (%.200s): %s", field, path, dir_key, dir,
+              way_out);
     error_note(e, "field", field);
     return -(int)ERR_NOT_PERMITTED;
 }
@@ -59,7 +60,8 @@ int job_data_path(char **out, const char *data_dir, const char *path, const char
     }
     if (rc == 0) {
         const char *rest = below(root, real);
-        if (!rest || !*rest) rc = outside(e, field, path, "data_dir", data_dir);
+        if (!rest || !*rest)
+            rc = outside(e, field, path, "data_dir", data_dir, "copy it there, or start tpd with another --data-dir");
     }
     if (rc == 0) rc = check_file(field, real, e);
     free(root);
@@ -107,7 +109,8 @@ int job_out_path(char **out, const char *state_dir, const char *path, struct err
     int rc = whole ? real_dir(&root, state_dir, e) : no_memory(e);
     const char *rest = NULL;
     if (rc == 0 && (real = real_of_new(whole))) rest = below(root, real);
-    if (rc == 0 && (!rest || is_own(rest))) rc = outside(e, "out", path, "state_dir", state_dir);
+    if (rc == 0 && (!rest || is_own(rest)))
+        rc = outside(e, "out", path, "state_dir", state_dir, "name a directory of its own below that");
     if (rc == 0 && lstat(real, &st) == 0 && !S_ISDIR(st.st_mode))
         rc = error_set(e, ERR_CONFLICT, "out: %s is there and no directory", path);
     free(root);

@@ -18,6 +18,7 @@ struct trainer {
     struct task nap;    /* the store could not be written (a full disk): it is tried again behind it */
     int64_t untold;     /* a failed job of which the store does not know yet; 0 = none */
     struct error why;   /* of untold */
+    bool queue_told;    /* the log knows that jobs cannot be taken */
 };
 
 int trainer_new(struct trainer **out, const struct trainer_options *options, struct error *e) {
@@ -116,16 +117,27 @@ static void heed(struct trainer *t) {
     run_leave(t->run, state != JOB_CANCELLED);
 }
 
+/* It is tried again every second: the same trouble is told once. */
+static void tell_queue_trouble(struct trainer *t, const struct error *e) {
+    if (!t->queue_told) log_error("the queue of jobs: %s", e->message);
+    t->queue_told = true;
+}
+
 static bool take_job(struct trainer *t) {
     struct job job;
     struct error e = {0};
-    if (jobs_pause_late(t->options.jobs, &e)) log_error("the queue of jobs: %s", e.message);
+    int late = jobs_pause_late(t->options.jobs, &e);
+    if (late) tell_queue_trouble(t, &e);
     if (jobs_take(t->options.jobs, &job, &e)) {
-        if (e.kind == ERR_NOT_FOUND) return false;
-        log_error("the queue of jobs: %s", e.message);
+        if (e.kind == ERR_NOT_FOUND) {
+            if (!late) t->queue_told = false;
+            return false;
+        }
+        tell_queue_trouble(t, &e);
         take_nap(t);
         return false;
     }
+    t->queue_told = false;
     int64_t id = job.id;
     log_info("job %lld (%s) begins", (long long)id, job.name);
     t->deadline = job.deadline;
