@@ -249,8 +249,9 @@ install: all
 	for file in config.json generation_config.json model.safetensors tokenizer.json tokenizer_config.json README.md; do \
 	    install -D -m 644 etc/models/alder/$$file $(DESTDIR)$(PREFIX)/share/tpd/models/alder/$$file || exit; done
 	install -D -m 644 README.md $(DESTDIR)$(PREFIX)/share/doc/tpd/README.md
-	install -D -m 644 docs/protocol.md $(DESTDIR)$(PREFIX)/share/doc/tpd/docs/protocol.md
-	install -D -m 644 docs/nightly.md $(DESTDIR)$(PREFIX)/share/doc/tpd/docs/nightly.md
+	install -d $(DESTDIR)$(PREFIX)/share/doc/tpd/docs/schema
+	install -m 644 docs/*.md $(DESTDIR)$(PREFIX)/share/doc/tpd/docs
+	install -m 644 docs/schema/*.json $(DESTDIR)$(PREFIX)/share/doc/tpd/docs/schema
 	for name in tpd tpctl; do \
 	    install -D -m 644 docs/man/$$name.1 $(DESTDIR)$(PREFIX)/share/man/man1/$$name.1 || exit; \
 	    install -D -m 644 etc/completions/$$name.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/$$name || exit; done

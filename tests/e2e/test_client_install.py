@@ -71,6 +71,9 @@ def test_what_is_installed_knows_where_it_is(tmp_path):
     unit = (opt / "lib/systemd/system/tpd.service").read_text()
     assert "ExecStart=/opt/tpd/bin/tpd " in unit and "/usr/local" not in unit
     assert (opt / "share/doc/tpd/README.md").exists()  # which the unit names
+    for document in re.findall(r"docs/[a-z]+\.md", (opt / "share/doc/tpd/README.md").read_text()):
+        assert (opt / "share/doc/tpd" / document).exists(), document
+    assert (opt / "share/doc/tpd/docs/schema/generate.json").exists()
     assert "prefix=/opt/tpd\n" in (opt / "lib/pkgconfig/tpdclient.pc").read_text()
     assert "@PREFIX@" not in "".join(path.read_text() for path in opt.rglob("*.pc"))
     said = json.loads(run(str(opt / "bin/tpd"), "inspect", str(opt / "share/tpd/models/alder"), "--json"))
