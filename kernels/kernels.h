@@ -168,6 +168,16 @@ struct adamw_params {
     float lr, beta1, beta2, eps, weight_decay, c1, c2;
 };
 
+/* What is asked of a row of logits: the two sums below, 0 saving the work, and which logits are the best ones: the
+ * highest, or, where cold is not 0, those who arrive first in the race of these bits (serve/logits.h), with
+ * e^(l * cold) as rates. It lies like this in device memory, too. */
+struct candidates_wish {
+    float factor[2];
+    float cold;
+    uint32_t bits[2]; /* the low word first */
+};
+enum { CANDIDATES_WISH_WORDS = 5 };
+
 /* The best of a row of logits (or of a rank's part of it), and what the rest amounts to: for choosing a token
  * without all of them. It lies like this in device memory, too. */
 enum { CANDIDATES = 128, CANDIDATES_BYTES = 8 * CANDIDATES + 32, CANDIDATES_SLICE = 4096 };
@@ -177,7 +187,7 @@ struct candidates {
     int32_t n;              /* how many: CANDIDATES, or all there are */
     int32_t strange;        /* not 0: some logit is not finite, and nothing else here means anything */
     int32_t of;             /* of how many logits */
-    int32_t id[CANDIDATES]; /* the highest logit first, of equals the lowest id */
+    int32_t id[CANDIDATES]; /* the best first, of equals the lowest id; of a race in about that order */
     float logit[CANDIDATES];
 };
 
@@ -191,8 +201,12 @@ static inline size_t candidates_work(int32_t n) {
     return all;
 }
 
-/* The candidates of a row from those of parts of it (at most 64) that do not overlap. factor: of its sums. */
-void candidates_join(struct candidates *out, const struct candidates *parts, int n, const float factor[2]);
+/* The candidates of a row from those of parts of it (at most 64) that do not overlap. */
+void candidates_join(struct candidates *out, const struct candidates *parts, int n, const struct candidates_wish *wish);
+
+/* In a race of bits the id with e^x as rate arrives the earlier, the higher this is (the Gumbel-max trick): infinite
+ * for what is there at once. Devices reckon it of l * cold, in fp32. */
+double race_key(const uint32_t bits[2], int32_t id, double x);
 
 /* What can be done of a step that came before: run its operations as they are, record them for the next
  * time, or run what was recorded. */
@@ -284,10 +298,10 @@ struct kernels {
                         int32_t d);
     /* x[n] *= s; s = 0 clears x, whatever it held. */
     void (*scale)(struct kctx *c, dev_addr x, size_t n, float s);
-    /* out[T] struct candidates of logits [T, V], whose first column is the id first_row. factors [T, 2] f32: of
-     * the two sums; 0 saves the work. work: room for T * candidates_work(V) more of them. NULL where logits lie
-     * in the host's memory anyway. */
-    void (*candidates)(struct kctx *c, dev_addr out, dev_addr work, dev_addr logits, dev_addr factors,
+    /* out[T] struct candidates of logits [T, V], whose first column is the id first_row. wishes [T] struct
+     * candidates_wish. work: room for T * candidates_work(V) more of out. NULL where logits lie in the host's
+     * memory anyway. */
+    void (*candidates)(struct kctx *c, dev_addr out, dev_addr work, dev_addr logits, dev_addr wishes,
                        int32_t T, int32_t V, int32_t first_row);
 
     /* --- steps that come again (all four, or NULL where nothing is gained by it) --------------- */

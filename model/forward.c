@@ -11,7 +11,7 @@
 
 /* Addresses of the step's integers in device memory. */
 struct step_ints {
-    dev_addr ids, len, out_rows, factors;
+    dev_addr ids, len, out_rows, wishes;
     struct step_rows rows;
 };
 
@@ -41,9 +41,9 @@ static struct step_ints upload_ints(struct shard *s, const struct step *step) {
         if (parts[i].n) memcpy(at, parts[i].from, parts[i].n * sizeof *at);
         at += parts[i].n;
     }
-    out.factors = s->ints + (size_t)(at - s->ints_host) * sizeof *at;
-    for (int32_t i = 0; wants_wishes(s, step) && i < step->n_out; i++, at += 2)
-        memcpy(at, step->wishes[i].factor, sizeof step->wishes[i].factor);
+    out.wishes = s->ints + (size_t)(at - s->ints_host) * sizeof *at;
+    for (int32_t i = 0; wants_wishes(s, step) && i < step->n_out; i++, at += CANDIDATES_WISH_WORDS)
+        memcpy(at, &step->wishes[i].few, sizeof step->wishes[i].few);
     out.rows.n_rows = step->n_rows;
     out.rows.n_seqs = step->n_seqs;
     out.rows.max_blocks = s->options.max_blocks;
@@ -173,11 +173,11 @@ static void gather_logits(struct shard *s, int32_t first, int32_t n) {
 }
 
 /* The candidates of n rows, those of all ranks on every rank. */
-static void find_candidates(struct shard *s, int32_t n, dev_addr factors) {
+static void find_candidates(struct shard *s, int32_t n, dev_addr wishes) {
     int ranks = s->plan->n;
     int32_t offsets[PLAN_MAX_RANKS + 1];
     dev_addr own = ranks > 1 ? s->few_part : s->few;
-    s->ctx->ops->candidates(s->ctx, own, s->few_work, logits_part(s), factors, n, s->n_vocab,
+    s->ctx->ops->candidates(s->ctx, own, s->few_work, logits_part(s), wishes, n, s->n_vocab,
                             s->plan->vocab[s->rank]);
     for (int r = 0; r <= ranks; r++) offsets[r] = r * (int32_t)(CANDIDATES_BYTES / sizeof(float));
     if (ranks > 1) comm_all_gather(s->comm, s->few, own, n, offsets, DTYPE_F32);
@@ -189,7 +189,7 @@ static void head(struct shard *s, const struct step *step, const struct step_int
     s->ctx->ops->gather_rows(s->ctx, s->out_hidden, s->hidden, in->out_rows, n, s->config->hidden);
     if (!step->logits) return;
     compute_logits(s, n);
-    if (wants_wishes(s, step)) find_candidates(s, n, in->factors);
+    if (wants_wishes(s, step)) find_candidates(s, n, in->wishes);
     else gather_logits(s, 0, n);
 }
 
@@ -227,7 +227,7 @@ static void join_candidates(struct shard *s, const struct step *step) {
     for (int32_t i = 0; i < step->n_out; i++)
         if (!step->wishes[i].whole)
             candidates_join(&step->candidates[i], s->few_host + (size_t)i * (size_t)s->plan->n, s->plan->n,
-                            step->wishes[i].factor);
+                            &step->wishes[i].few);
 }
 
 /* From token numbers to logits, all in device memory. */

@@ -253,7 +253,8 @@ static int alloc_activations(struct shard *s, struct error *e) {
     int err = alloc_between(s, e);
     for (size_t i = 0; i < sizeof want / sizeof *want && !err; i++)
         err = alloc_floats(s, want[i].rows, want[i].cols, want[i].at, e);
-    size_t ints = (size_t)(4 * rows + outs + 2 * fews + (int64_t)s->options.max_seqs * s->options.max_blocks);
+    size_t ints = (size_t)(4 * rows + outs + CANDIDATES_WISH_WORDS * fews +
+                           (int64_t)s->options.max_seqs * s->options.max_blocks);
     s->ints_host = malloc(ints * sizeof *s->ints_host);
     if (fews && s->rank == 0) s->few_host = malloc((size_t)(fews * s->plan->n) * sizeof *s->few_host);
     if (!err && (!s->ints_host || (fews && s->rank == 0 && !s->few_host)))

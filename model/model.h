@@ -66,8 +66,8 @@ void shard_free(struct shard *shard);
 
 /* What is wanted of a row's logits. */
 struct logits_wish {
-    bool whole;      /* all of them; else the candidates */
-    float factor[2]; /* of the candidates' sums (kernels.h); 0: not wanted */
+    bool whole; /* all of them; else the candidates */
+    struct candidates_wish few;
 };
 
 /* One pass of the model over a batch of rows: immutable, the same for all ranks. Arrays are in host

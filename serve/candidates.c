@@ -11,7 +11,13 @@
  * (which weighs in fp32), but the two are never further apart than SUM_ERROR: where the cut is the same at
  * both ends of that, it is the host's; else the row is undecided, as where the candidates do not reach it.
  *
- * Log-probabilities need the sum at temperature 1, which both make in double. */
+ * Without any of these filters a token is drawn by a race of the whole vocabulary (serve/logits.h). Then the device
+ * sends those who arrive first, reckoned in fp32. The host reckons again, in double: where the first is ahead of the
+ * second, and of what was not sent or comes further down the list, by more than rounding can make, it is the host's
+ * winner. The rates are weights that stand on the best logit and were rounded once more, but not by RACE_ERROR.
+ *
+ * Log-probabilities need the sum at temperature 1, which both make in double. The best tokens of a race's row are
+ * not known. */
 #include "serve/sampler_private.h"
 
 #include <math.h>
@@ -22,6 +28,10 @@
 #define SUM_ERROR 1e-5
 /* Weights are within 2e-7: a smaller logit may weigh this much more. */
 #define WEIGHT_ERROR 1e-6
+
+/* A key of a race (kernels.h) as the host's weights have it: their 2e-7, and 2^-23 of what the logit is behind the best.
+ * That is 41 at most for who may come first: e^37 brings the least number above 0, and the best itself is late by e^4. */
+#define RACE_ERROR 1e-5
 
 /* Rows that are asked for whole after an undecided one, for the next will hardly be another. */
 enum { WHOLE_ROWS = 8 };
@@ -57,13 +67,28 @@ static bool is_bounded(const struct sampler *s) {
     return cuts_by_sum(s) || (p->top_p == 1 && p->min_p > 0);
 }
 
-void sampler_wish(const struct sampler *s, struct logits_wish *out) {
+/* Of the whole vocabulary. Tokens that a draft model lacks have a logit of -1e30, and shall have no part in it. */
+static bool is_race(const struct sampler *s) {
+    const struct sampling *p = s->sampling;
+    return p->temperature > 0 && !sampler_filters(p) && sampler_cold(s) > 1e-20f && p->logprobs <= 0;
+}
+
+static void wish_race(const struct sampler *s, uint64_t position, struct candidates_wish *out) {
+    uint64_t bits = sampler_bits(s->sampling->seed, position);
+    out->cold = sampler_cold(s);
+    out->bits[0] = (uint32_t)bits;
+    out->bits[1] = (uint32_t)(bits >> 32);
+}
+
+void sampler_wish(const struct sampler *s, uint64_t position, struct logits_wish *out) {
     const struct sampling *p = s->sampling;
     memset(out, 0, sizeof *out);
-    out->whole = s->run || s->whole_rows > 0 || (has_changes(s) && !only_lowers(p)) || !is_bounded(s);
+    out->whole = s->run || s->whole_rows > 0 || (has_changes(s) && !only_lowers(p)) ||
+                 (!is_bounded(s) && !is_race(s));
     if (out->whole) return;
-    if (cuts_by_sum(s)) out->factor[0] = sampler_cold(s);
-    if (p->logprobs >= 0) out->factor[1] = 1;
+    if (is_race(s)) wish_race(s, position, &out->few);
+    if (cuts_by_sum(s)) out->few.factor[0] = sampler_cold(s);
+    if (p->logprobs >= 0) out->few.factor[1] = 1;
 }
 
 static float changed(const struct sampler *s, token_id id, float logit) {
@@ -155,11 +180,41 @@ static void fill_report(const struct candidates *c, int n_top, struct token_repo
         report->top[i] = (struct token_logprob){c->id[i], sampler_floored(c->logit[i] - norm)};
 }
 
+/* How far the device's fp32 may have brought another token before one of this key: 2^-24 of l * cold and of key, each,
+ * of both tokens, and 2^-20 for the logarithms. The other one's l * cold is not below that of the best by more than
+ * 40, or it is no danger. */
+static double order_error(double key, double most) {
+    return 0x1p-20 * (fabs(key) + 2 * fabs(most) + 64);
+}
+
+/* The winner of a race, or -1: it is not certain. Keys stand on the best logit. */
+static token_id first_of_race(const struct sampler *s, const struct candidates *c, uint64_t position) {
+    struct candidates_wish wish;
+    double first = -INFINITY, second = -INFINITY, cold = sampler_cold(s), most = c->max * cold;
+    token_id id = -1;
+    wish_race(s, position, &wish);
+    if (!(fabs(most) < 1e30)) return -1; /* the device's l * cold may be infinite */
+    for (int32_t i = 0; i < c->n; i++) {
+        double key = race_key(wish.bits, c->id[i], ((double)c->logit[i] - c->max) * cold);
+        bool clear = first - second > 2 * RACE_ERROR;
+        if (!isfinite(key)) return -1;
+        if (clear && first > key + order_error(key, most)) return id;
+        if (c->id[i] >= s->vocab) continue; /* a draft model's own */
+        float logit = changed(s, c->id[i], c->logit[i]);
+        if (logit != c->logit[i]) key = race_key(wish.bits, c->id[i], ((double)logit - c->max) * cold);
+        if (key > first) id = c->id[i];
+        second = fmax(second, fmin(first, key));
+        first = fmax(first, key);
+    }
+    return c->n == c->of && first - second > 2 * RACE_ERROR ? id : -1;
+}
+
 /* The token, or -1: it is not certain. The window is where it belongs. */
 static token_id choose(struct sampler *s, const struct candidates *c, uint64_t position) {
     struct few f;
     float logits[CANDIDATES];
     if (c->strange) return -1;
+    if (is_race(s)) return first_of_race(s, c, position);
     take(s, c, &f);
     if (f.n == 0 || s->sampling->temperature == 0) return f.n ? f.id[0] : -1;
     int32_t n = distribution(s, &f, c, logits);
@@ -167,7 +222,7 @@ static token_id choose(struct sampler *s, const struct candidates *c, uint64_t p
 }
 
 static int undecided(struct sampler *s) {
-    s->whole_rows = WHOLE_ROWS;
+    if (!is_race(s)) s->whole_rows = WHOLE_ROWS;
     return SAMPLER_UNDECIDED;
 }
 

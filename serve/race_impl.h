@@ -5,21 +5,13 @@
  * far). 1 - u comes from the high words of the hash, whose last step would change nothing in them; the weight is not
  * computed either: 2^x is below the number whose float has the bits (x + 127) * 2^23. Of a vocabulary a few dozen
  * are left to look at. */
+#include "kernels/race.h"
+
 typedef uint32_t words __attribute__((vector_size(WIDTH * sizeof(uint32_t))));
 typedef uint64_t longs __attribute__((vector_size(WIDTH * sizeof(uint32_t)))); /* half as many */
 
 /* Later than any token of weight 1 arrives, whose u is 2^-53 at least. */
 #define LATEST 37
-
-/* The id-th of a splitmix64 sequence that begins with bits. */
-#define SEQUENCE_STEP 0x9E3779B97F4A7C15u
-#define MIX(x) \
-    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u; \
-    x = (x ^ x >> 27) * 0x94D049BB133111EBu
-
-static uint64_t own_bits(uint64_t bits, int32_t id) {
-    return bits + ((uint64_t)(uint32_t)id + 1) * SEQUENCE_STEP;
-}
 
 struct race {
     uint64_t bits;
@@ -31,10 +23,9 @@ struct race {
 };
 
 static double arrival(uint64_t bits, int32_t id, float weight) {
-    uint64_t x = own_bits(bits, id);
-    MIX(x);
-    x = ((x ^ x >> 31) >> 11) + 1; /* u = x * 2^-53, in (0, 1] */
-    return -log((double)x * 0x1p-53) / weight;
+    uint64_t x = RACE_BEGIN(bits, id);
+    RACE_MIX(x);
+    return -log((double)(RACE_END(x) + 1) * 0x1p-53) / weight;
 }
 
 /* The bits of an upper bound of 2^31 * weight * before are scale_of_bits(cold) * (l - max) + this. What rounding takes
@@ -55,8 +46,8 @@ static void look_at(struct race *r, int32_t at, int32_t id) {
 
 /* Which of WIDTH logits could be the first. Their own bits are in order, those of even lanes and those of odd ones. */
 static inline ints contenders(const struct race *r, longs even, longs odd, const float *logits) {
-    MIX(even);
-    MIX(odd);
+    RACE_MIX(even);
+    RACE_MIX(odd);
     words high = (words)(even >> 32) | (words)(odd & 0xFFFFFFFF00000000u);
     floats rest = __builtin_convertvector((ints)(~high >> 1), floats); /* at most (1 - u) * 2^31 */
     floats bits = (load(logits) - r->max) * r->cold * 1.44269504f * 0x1p23f + r->shift;
@@ -69,19 +60,19 @@ static int32_t race(uint64_t bits, const int32_t *ids, const float *logits, int3
     longs even, odd;
     int32_t i = 0;
     for (int k = 0; k < WIDTH / 2; k++) {
-        even[k] = own_bits(bits, 2 * k);
-        odd[k] = own_bits(bits, 2 * k + 1);
+        even[k] = RACE_BEGIN(bits, 2 * k);
+        odd[k] = RACE_BEGIN(bits, 2 * k + 1);
     }
     for (; i + WIDTH <= n; i += WIDTH) {
         if (ids) {
             longs pairs;
             memcpy(&pairs, ids + i, sizeof pairs);
-            even = ((pairs & 0xFFFFFFFFu) + 1) * SEQUENCE_STEP + bits;
-            odd = ((pairs >> 32) + 1) * SEQUENCE_STEP + bits;
+            even = ((pairs & 0xFFFFFFFFu) + 1) * RACE_STEP + bits;
+            odd = ((pairs >> 32) + 1) * RACE_STEP + bits;
         }
         ints may = contenders(&r, even, odd, logits + i);
-        even += WIDTH * SEQUENCE_STEP;
-        odd += WIDTH * SEQUENCE_STEP;
+        even += WIDTH * RACE_STEP;
+        odd += WIDTH * RACE_STEP;
         if (!ANY(may)) continue;
         for (int k = 0; k < WIDTH; k++)
             if (may[k]) look_at(&r, i + k, ids ? ids[i + k] : i + k);

@@ -322,6 +322,10 @@ static int32_t cut_top_p(struct sampler *s, float *logits, int32_t n, double p) 
     return apply_cut(s, logits, n, find_cut(logits, s->weights, n, p * sum, s->bucket));
 }
 
+bool sampler_filters(const struct sampling *p) {
+    return p->top_k > 0 || p->top_p < 1 || p->min_p > 0;
+}
+
 float sampler_cold(const struct sampler *s) {
     return (float)fmin(1 / s->sampling->temperature, 1e38); /* finite: 0 * cold is 0 */
 }
@@ -350,13 +354,9 @@ static int32_t distribution(struct sampler *s, float *logits) {
     return sampler_filter(s, logits, n, s->sampling->top_p);
 }
 
-static bool has_filters(const struct sampling *p) {
-    return p->top_k > 0 || p->top_p < 1 || p->min_p > 0;
-}
-
 /* A draw from the row. */
 static token_id draw(struct sampler *s, float *logits, uint64_t position) {
-    if (has_filters(s->sampling)) {
+    if (sampler_filters(s->sampling)) {
         int32_t n = distribution(s, logits);
         return sampler_draw(s, s->ids, logits, n, position);
     }
@@ -381,7 +381,7 @@ int sampler_new(struct sampler **out, const struct sampling *sampling, int32_t v
         s->vocab = vocab;
         if (has_penalties(sampling)) ok = (s->count = calloc(n, sizeof *s->count));
     }
-    if (ok && sampling->temperature > 0 && has_filters(sampling))
+    if (ok && sampling->temperature > 0 && sampler_filters(sampling))
         ok = (s->ids = malloc(n * sizeof *s->ids)) &&
              (s->weights = malloc(n * sizeof *s->weights)) &&
              (s->bucket = malloc(n * sizeof *s->bucket));

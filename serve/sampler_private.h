@@ -37,6 +37,8 @@ void sampler_slide_window(struct sampler *s, const token_id *history, size_t n, 
 /* What the penalties make of the logit of an id in the window; what a bias makes of one. */
 float sampler_penalised(const struct sampler *s, token_id id, float logit);
 float sampler_biased(float logit, double bias);
+/* Whether some of the row may be left out of a draw: else it is of the whole vocabulary. */
+bool sampler_filters(const struct sampling *p);
 /* 1 / temperature, as weights are made with it. */
 float sampler_cold(const struct sampler *s);
 /* Of n candidates (ids, and logits, by ascending ids) those that top_k, temperature, this top_p (1: off) and

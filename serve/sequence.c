@@ -314,7 +314,7 @@ void sequence_guess(struct sequence *s, size_t lacks) {
 void sequence_wish(const struct sequence *s, int32_t position, struct logits_wish *out) {
     if (s->request->embed) *out = (struct logits_wish){.whole = false};
     else if ((size_t)position + 1 < s->request->n_prompt) *out = (struct logits_wish){.whole = true};
-    else sampler_wish(s->sampler, out);
+    else sampler_wish(s->sampler, (uint64_t)position + 1 - s->request->n_prompt, out);
 }
 
 int sequence_propose(struct sequence *s, int number, const struct outcome *row, struct error *e) {

@@ -191,7 +191,7 @@ void cuda_attention(struct kctx *c, dev_addr out, int32_t out_stride, dev_addr q
 void cuda_silu_mul(struct kctx *c, dev_addr out, dev_addr gate, dev_addr up, int32_t T, int32_t F);
 void cuda_gather_rows(struct kctx *c, dev_addr out, dev_addr x, dev_addr index, int32_t n, int32_t d);
 void cuda_scale(struct kctx *c, dev_addr x, size_t n, float s);
-void cuda_candidates(struct kctx *c, dev_addr out, dev_addr work, dev_addr logits, dev_addr factors,
+void cuda_candidates(struct kctx *c, dev_addr out, dev_addr work, dev_addr logits, dev_addr wishes,
                      int32_t T, int32_t V, int32_t first_row);
 void cuda_copy(struct kctx *c, dev_addr to, dev_addr from, size_t bytes);
 

@@ -337,12 +337,12 @@ static void plan_scale(struct kctx *c, dev_addr x, size_t n, float s) {
     plan_work(c, n);
 }
 
-static void plan_candidates(struct kctx *c, dev_addr out, dev_addr work, dev_addr logits, dev_addr factors,
+static void plan_candidates(struct kctx *c, dev_addr out, dev_addr work, dev_addr logits, dev_addr wishes,
                             int32_t T, int32_t V, int32_t first_row) {
     size_t lists = (size_t)T * candidates_work(V) * CANDIDATES_BYTES;
     (void)first_row;
     plan_reads(c, logits, plan_floats(T, V), "candidates");
-    plan_reads(c, factors, plan_floats(T, 2), "candidates");
+    plan_reads(c, wishes, plan_floats(T, CANDIDATES_WISH_WORDS), "candidates");
     plan_writes(c, work, lists, "candidates (work)");
     plan_writes(c, out, (size_t)T * CANDIDATES_BYTES, "candidates");
     plan_work(c, 2 * (uint64_t)T * (uint64_t)V);

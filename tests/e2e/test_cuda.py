@@ -73,11 +73,12 @@ def test_the_bundled_model_says_what_it_says_on_the_cpu(start, on_cpu, device, l
     assert tpd.stop() == 0
 
 
-# Ways to choose tokens: from candidates that the devices find, from whole rows (temperature alone, a bias that lifts,
-# a grammar), and from whole rows that candidates turn out not to be enough for (a nucleus of most of the vocabulary).
+# Ways to choose tokens: from candidates that the devices find, by a race of the whole vocabulary (temperature alone)
+# too, from whole rows (such a race with the best tokens' log-probabilities, a bias that lifts, a grammar), and from whole rows that candidates turn out not to be enough for (a nucleus of most of the vocabulary).
 WAYS = [{"temperature": 0, "logprobs": 5}, {"temperature": 0.8, "top_k": 20, "seed": 3, "logprobs": 0},
         {"top_p": 0.8, "seed": 4}, {"temperature": 3.0, "top_p": 0.99, "seed": 5},
         {"min_p": 0.1, "seed": 6, "logprobs": 20}, {"seed": 7, "logprobs": 2},
+        {"seed": 8, "logprobs": 0, "presence_penalty": 1.5},
         {"temperature": 0, "repetition_penalty": 1.3, "logit_bias": {"300": -2}},
         {"temperature": 0, "logit_bias": {"300": 20}}, {"temperature": 0, "json_schema": {"type": "object"}}]
 
