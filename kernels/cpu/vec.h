@@ -26,6 +26,11 @@
 #include "kernels/cpu/train.h"
 
 #define INLINE static inline __attribute__((always_inline, unused))
+#ifdef __clang__ /* which leaves arrays in memory where it is asked in gcc's words, and says so where it cannot unroll */
+#pragma clang diagnostic ignored "-Wpass-failed"
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
 #define UNROLL _Pragma("GCC unroll 32")
+#endif
 
 #endif
