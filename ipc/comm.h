@@ -68,7 +68,8 @@ void comm_force(struct comm *comm, enum comm_algorithm algorithm);
 void comm_all_reduce(struct comm *comm, dev_addr x, int32_t rows, int32_t cols, enum dtype type);
 /* x += scale * (sum over ranks of y), then out = x * g / sqrt(mean(x^2) + eps), for each row: an all-reduce
  * of y and add_rmsnorm of kernels.h, to the bit, and on CUDA one kernel where rows are few. x, y, out
- * [rows, cols] f32, g [cols]. What y holds afterwards is not said. */
+ * [rows, cols] f32, g [cols]. What y holds afterwards is not said. CPU ranks share many rows out, and then only one
+ * of them has the sum in a row of x: what goes on from this x must be calls with as many rows. */
 struct comm_norm {
     dev_addr y, x, out, g;
     float scale, eps;

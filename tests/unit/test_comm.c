@@ -326,6 +326,47 @@ static void rows_scattered_and_gathered_are_an_all_reduce(void **state) {
         }
 }
 
+/* --- with the norm that follows --------------------------------------------------------------- */
+
+enum { NORM_COLS = 577, NORM_CALLS = 3 };
+
+static void fill(struct end *end, dev_addr to, int rank, size_t n) {
+    float *x = at(end, to);
+    for (size_t i = 0; i < n; i++) x[i] = value_at(rank, i);
+}
+
+/* Several calls, as the halves of layers: all ranks have the bits of an all-reduce and a norm. */
+static void sums_and_norms(struct end *end) {
+    int32_t rows = *(const int32_t *)end->arg, cols = NORM_COLS;
+    size_t n = (size_t)rows * NORM_COLS;
+    dev_addr x = buffer(end, n * 4), y = buffer(end, n * 4), out = buffer(end, n * 4), g = buffer(end, NORM_COLS * 4);
+    dev_addr plain_x = buffer(end, n * 4), plain_y = buffer(end, n * 4), plain_out = buffer(end, n * 4);
+    struct comm_norm norm = {y, x, out, g, 0.75f, 1e-5f};
+    fill(end, g, 50, NORM_COLS);
+    fill(end, x, 60, n);
+    fill(end, plain_x, 60, n);
+    for (int i = 0; i < NORM_CALLS; i++) {
+        fill(end, y, end->rank + 8 * i, n);
+        fill(end, plain_y, end->rank + 8 * i, n);
+        uint64_t before = comm_received(end->comm);
+        comm_all_reduce_norm(end->comm, &norm, rows, cols);
+        uint64_t moved = comm_received(end->comm) - before;
+        comm_all_reduce(end->comm, plain_y, rows, cols, DTYPE_F32);
+        CHECK(comm_received(end->comm) - before == 2 * moved);
+        end->ctx->ops->add_rmsnorm(end->ctx, plain_out, plain_x, plain_y, norm.scale, g, rows, cols, norm.eps);
+        CHECK(memcmp(at(end, out), at(end, plain_out), n * 4) == 0);
+    }
+    CHECK(!kctx_failed(end->ctx));
+}
+
+static void a_sum_with_its_norm_has_the_bits_of_both(void **state) {
+    (void)state;
+    static const int32_t rows[] = {1, 2, 3, 7, 8, 64, 131};
+    for (int n = 1; n <= 8; n++)
+        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+            with_world(n, 0, 0, sums_and_norms, (void *)(uintptr_t)&rows[i], NULL);
+}
+
 static _Atomic int at_the_barrier;
 
 static void count_at_barrier(struct end *end) {
@@ -562,6 +603,7 @@ int main(void) {
         cmocka_unit_test(a_row_sums_alike_alone_and_in_a_batch),
         cmocka_unit_test(parts_are_scattered_and_gathered_by_their_offsets),
         cmocka_unit_test(rows_scattered_and_gathered_are_an_all_reduce),
+        cmocka_unit_test(a_sum_with_its_norm_has_the_bits_of_both),
         cmocka_unit_test(nobody_passes_a_barrier_alone),
         cmocka_unit_test(thousands_of_rounds_with_delays_stay_right),
         cmocka_unit_test(ranks_in_different_calls_all_learn_of_both),
