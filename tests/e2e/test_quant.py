@@ -22,9 +22,9 @@ def log_of(path):
 
 
 def told(path, *flags, model=ALDER):
-    """What the daemon says and is; its log begins anew."""
+    """What the daemon says and is; its log begins anew. Sums are fp32: texts tell weights apart, not roundings."""
     (path / "log").unlink(missing_ok=True)
-    daemon = Daemon(path, model, *flags)
+    daemon = Daemon(path, model, "--activations", "f32", *flags)
     with daemon.client() as client:
         text = client.call("generate", prompt=PROMPT, max_tokens=40, temperature=0)["text"]
         info = client.call("model.info")

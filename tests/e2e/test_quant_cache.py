@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from daemon import BUILD, TINY, Daemon
+from daemon import BUILD, TINY, Daemon, eventually
 from test_daemon_crash import small_disk  # noqa: F401  (a fixture)
 from test_plan import tensor_shapes, VOCAB
 
@@ -115,7 +115,8 @@ def test_two_at_once_make_it_once(tmp_path, model, calm):
         path.chmod(0o700)
         (path / "state/quant").symlink_to(shared)
     daemons = [start(path, model, wait=False) for path in paths]
-    # The same state directory has room for one.
+    # The same state directory has room for one, who comes first.
+    eventually(lambda: (paths[0] / "state/tpd.db").exists())
     third = start(paths[0], model, "--socket", tmp_path / "s", wait=False)
     assert third.wait() == 75
     for daemon in daemons:
