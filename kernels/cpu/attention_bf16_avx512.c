@@ -148,6 +148,11 @@ EACH_ROWS(BLOCK, 4)
 typedef void block_fn(const struct block *b);
 static block_fn *const two_vectors[] = {EACH_ROWS(ENTRY, 2)}, *const four_vectors[] = {EACH_ROWS(ENTRY, 4)};
 
+static void block_of(const struct block *b, int32_t n, bool wide) {
+    if (wide) four_vectors[n - 1](b);
+    else two_vectors[n - 1](b);
+}
+
 /* --- queries -------------------------------------------------------------------------------------- */
 
 /* 2^x to 8e-5, a fiftieth of what rounding to bf16 may cost; 2^-inf is 0. */
@@ -187,7 +192,7 @@ static void mix(const struct room *a, int32_t i, int32_t n, int32_t pair, int32_
                       .x_stride = TILE_PAIRS, .w_stride = (size_t)a->full_e,
                       .sum_stride = (size_t)a->full_e, .n_pairs = n_pairs, .keep = keep};
     for (int32_t d = 0; d < a->full_e; d += 4 * LANES, b.w += 4 * LANES, b.sum += 4 * LANES)
-        (a->full_e - d >= 4 * LANES ? four_vectors : two_vectors)[n - 1](&b);
+        block_of(&b, n, a->full_e - d >= 4 * LANES);
 }
 
 /* The same of the one pair of which the queries see the position `at` alone. */
@@ -203,7 +208,7 @@ BF16 static void attend(const struct room *a, int32_t i, int32_t n, int32_t from
     struct block b = {.x = a->q + i * (a->full_e / PAIR), .w = a->keys, .sum = a->score,
                       .x_stride = (size_t)a->full_e / PAIR, .w_stride = ATTENTION_TILE,
                       .sum_stride = ATTENTION_TILE, .n_pairs = a->full_e / PAIR};
-    (to > 2 * LANES ? four_vectors : two_vectors)[n - 1](&b);
+    block_of(&b, n, to > 2 * LANES);
     float shrink[QUERIES];
     for (int32_t j = 0; j < n; j++)
         shrink[j] = weights_of(a->score + j * ATTENTION_TILE, a->weight + j * TILE_PAIRS, from, to,
