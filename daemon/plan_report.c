@@ -249,10 +249,7 @@ static int add_draft(struct planner *p, const struct shard_options *serving, int
     struct mem_use use;
     int err = plan_shard(&use, p->draft, &p->draft_split, &own, rank, &p->device, e);
     if (err) return error_prefix(e, "draft: ");
-    size_t *bytes = p->cost[rank].peak.bytes, scratch = bytes[MEM_SCRATCH];
-    for (int k = 0; k < MEM_KIND_COUNT; k++) bytes[k] += use.bytes[k];
-    /* Both work in the same. */
-    bytes[MEM_SCRATCH] = scratch > use.bytes[MEM_SCRATCH] ? scratch : use.bytes[MEM_SCRATCH];
+    plan_add_beside(&p->cost[rank].peak, &use);
     return 0;
 }
 

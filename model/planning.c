@@ -218,6 +218,12 @@ int plan_shard(struct mem_use *out, const struct model *model, const struct shar
     return shard_scratch(&out->bytes[MEM_SCRATCH], &q, rank, e);
 }
 
+void plan_add_beside(struct mem_use *use, const struct mem_use *second) {
+    size_t own = use->bytes[MEM_SCRATCH], others = second->bytes[MEM_SCRATCH];
+    for (int kind = 0; kind < MEM_KIND_COUNT; kind++) use->bytes[kind] += second->bytes[kind];
+    use->bytes[MEM_SCRATCH] = own > others ? own : others;
+}
+
 static void count_tensors(struct trainee_cost *out, const struct trainee *t) {
     struct train_tensor tensor;
     out->whole_floats = out->largest_floats = 0;

@@ -40,6 +40,8 @@ int plan_rank(struct rank_cost *out, const struct plan_question *q, int rank, st
 int plan_shard(struct mem_use *out, const struct model *model, const struct shard_plan *split,
                const struct shard_options *serving, int rank, const struct device_figures *device,
                struct error *e);
+/* use becomes what the rank holds with a second shard beside: both work in the same scratch memory. */
+void plan_add_beside(struct mem_use *use, const struct mem_use *second);
 
 /* What a trainee takes beside the serving shard. */
 struct trainee_cost {

@@ -97,20 +97,20 @@ static int runner_cache_room(struct runner *r, const struct shard_options *optio
     planned.kv_blocks = 1;
     *out = SIZE_MAX;
     for (int rank = 0; rank < self->options.n; rank++) {
-        struct mem_use use;
+        struct mem_use use, second;
         struct device_figures device;
         const struct kctx *ctx = ranks_at(self->ranks, rank)->ctx;
         ctx->ops->figures(ctx, &device);
         int err = plan_shard(&use, self->model, &self->plan, &planned, rank, &device, e);
         if (err) return err;
         size_t left = (size_t)(fraction * (double)ranks_memory_left(self->ranks, rank));
-        size_t needed = mem_used(&use) - use.bytes[MEM_KV];
         if (self->draft.model && rank < self->draft.tp) {
             struct shard_options own = engine_draft_options(self->draft.model, &planned);
-            err = plan_shard(&use, self->draft.model, &self->draft.plan, &own, rank, &device, e);
+            err = plan_shard(&second, self->draft.model, &self->draft.plan, &own, rank, &device, e);
             if (err) return err;
-            needed += mem_used(&use) - use.bytes[MEM_KV];
+            plan_add_beside(&use, &second);
         }
+        size_t needed = mem_used(&use) - use.bytes[MEM_KV];
         if (needed >= left) return no_room(self, rank, fraction, needed, left, e);
         if (left - needed < *out) *out = left - needed;
     }
