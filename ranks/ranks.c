@@ -243,9 +243,9 @@ int ranks_start(struct ranks **out, const struct ranks_options *options, driver_
             if (e) *e = ranks->members[failed - 1].error;
         }
     }
-    wait_store(&ranks->go, rc == 0 ? GO_RUN : GO_END);
     if (rc == 0) *out = ranks;
-    else ranks_join(ranks);
+    wait_store(&ranks->go, rc == 0 ? GO_RUN : GO_END);
+    if (rc) ranks_join(ranks);
     return rc;
 }
 

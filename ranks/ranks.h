@@ -46,8 +46,8 @@ typedef int unit_fn(struct rank *rank, void *arg, struct error *e);
 typedef void driver_fn(struct ranks *ranks, void *arg);
 
 /* Sets the spin budget of all waiting (wait_spin_set): none when there are more members than cores.
- * Starts the threads, opens devices and communicator, then runs the driver. Returns when all
- * devices are open (or failed to open: then the error, and nothing runs). */
+ * Starts the threads, opens devices and communicator, then sets *out and runs the driver. Returns when
+ * all devices are open (or failed to open: then the error, and nothing runs). */
 int ranks_start(struct ranks **out, const struct ranks_options *options, driver_fn *driver,
                 void *arg, struct error *e);
 /* Waits until the driver has returned and all threads have ended, and frees. */

@@ -32,17 +32,15 @@ static struct rank_runner *self_of(struct runner *r) {
 
 static void run_driver(struct ranks *ranks, void *arg) {
     struct rank_runner *self = arg;
-    /* ranks_start has not returned yet, perhaps; the driver needs them now. */
-    self->ranks = ranks;
+    (void)ranks;
     self->driver(self->driver_arg);
 }
 
 static int runner_start(struct runner *r, void (*driver)(void *arg), void *arg, struct error *e) {
     struct rank_runner *self = self_of(r);
-    struct ranks *ranks;
     self->driver = driver;
     self->driver_arg = arg;
-    return ranks_start(&ranks, &self->options, run_driver, self, e);
+    return ranks_start(&self->ranks, &self->options, run_driver, self, e);
 }
 
 /* Of a model whose heads do not come in blocks of q8 the keys are f16. */
