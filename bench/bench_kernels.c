@@ -201,7 +201,7 @@ static void print_attention(int n_cores, enum dtype type, int32_t H, int32_t K, 
         for (size_t j = 0; j < cache; j++) bytes[j] = (uint8_t)(j * 7919 >> 3 & 63);
     }
     float *q = kernels_cpu_pointer(c, a[3]);
-    for (int32_t i = 0; i < n_rows * H * E; i++) q[i] = (float)(i * 7919 % 1021) / 512 - 1;
+    for (int32_t i = 0; i < n_rows * H * E; i++) q[i] = (float)((uint32_t)i * 7919u % 1021) / 512 - 1;
     for (int32_t h = 0; h < H; h++) kv_of_head[h] = h / (H / K);
     for (int32_t t = 0; t < n_rows; t++) pos[t] = length - n_rows + t;
     for (int32_t b = 0; b < kv.n_blocks; b++) blocks[b] = b * 7 % kv.n_blocks;

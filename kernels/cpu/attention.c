@@ -37,19 +37,36 @@ static void attention_slice(void *arg, int member, int n_members) {
     }
 }
 
-/* Heads that share a KV head go together, so that it is read once, unless that leaves cores
- * idle. */
+/* What reading a KV head's keys and values takes, in the work of one query's head with them (measured). */
+enum { READING = 12 };
+
+static int64_t units_of(const struct attention_call *call) {
+    int64_t runs = 0, groups = 0;
+    for (int32_t head = 0; head < call->job.H; groups++)
+        head = run_end(call->kv_of_head, head, call->job.H, call->max_heads);
+    for (int32_t row = 0; row < call->n_rows; runs++)
+        row = run_end(call->job.seq, row, call->n_rows, call->max_rows);
+    return runs * groups;
+}
+
+/* Heads that share a KV head go together, so that it is read once, unless cores would be idle for longer than
+ * another reading takes. */
 static void choose_units(struct attention_call *call, int team) {
-    int32_t longest = 1, groups = 0;
-    for (int32_t head = 0, end; head < call->job.H; head = end, groups++) {
+    int32_t longest = 1;
+    for (int32_t head = 0, end; head < call->job.H; head = end) {
         end = run_end(call->kv_of_head, head, call->job.H, call->max_queries);
         if (end - head > longest) longest = end - head;
     }
     call->max_rows = call->max_queries / longest;
-    int64_t units = 0;
-    for (int32_t row = 0; row < call->n_rows; units += groups)
-        row = run_end(call->job.seq, row, call->n_rows, call->max_rows);
-    call->max_heads = units % team == 0 || units >= 4 * team ? longest : 1;
+    int64_t least = INT64_MAX;
+    for (int32_t heads = longest, best = longest;; heads = (heads + 1) / 2) {
+        call->max_heads = heads;
+        int64_t takes = (units_of(call) + team - 1) / team * (READING + heads);
+        if (takes < least) least = takes, best = heads;
+        if (heads > 1) continue;
+        call->max_heads = best;
+        return;
+    }
 }
 
 void cpu_attention(struct kctx *base, dev_addr out, int32_t out_stride, dev_addr q, int32_t H,

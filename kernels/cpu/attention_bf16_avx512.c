@@ -112,31 +112,29 @@ BF16 static void load_tile(const struct attention_job *job, const struct room *a
 struct block {
     const uint32_t *x, *w;
     float *sum;
-    size_t x_stride, w_stride, sum_stride;
-    int32_t n_pairs;
+    size_t x_stride, w_stride, sum_stride, n_pairs;
     const float *keep; /* what of each query's sum stays; NULL: they begin at 0 */
 };
 
 /* rows and vectors are constants for the compiler. */
-BF16 INLINE void block_sums(const struct block *b, int rows, int vectors) {
+BF16 INLINE void block_sums(const struct block *block, int rows, int vectors) {
+    const struct block b = *block; /* stores below cannot be to it */
     vf sum[QUERIES][4];
     UNROLL for (int r = 0; r < rows; r++)
         UNROLL for (int v = 0; v < vectors; v++)
-            sum[r][v] = b->keep ? v_mul(v_load(b->sum + (size_t)r * b->sum_stride + v * LANES),
-                                        v_set1(b->keep[r]))
-                                : v_zero();
-    const uint32_t *x = b->x, *w = b->w;
-    for (int32_t i = 0; i < b->n_pairs; i++, w += b->w_stride) {
+            sum[r][v] = b.keep ? v_mul(v_load(b.sum + (size_t)r * b.sum_stride + v * LANES), v_set1(b.keep[r]))
+                               : v_zero();
+    const uint32_t *w = b.w;
+    for (size_t i = 0; i < b.n_pairs; i++, w += b.w_stride) {
         vf wi[4];
         UNROLL for (int v = 0; v < vectors; v++) wi[v] = v_cast(i_load(w + v * LANES));
         UNROLL for (int r = 0; r < rows; r++) {
-            vf xi = v_cast(i_set1((int)x[(size_t)r * b->x_stride + (size_t)i]));
+            vf xi = v_cast(i_set1((int)b.x[(size_t)r * b.x_stride + i]));
             UNROLL for (int v = 0; v < vectors; v++) sum[r][v] = v_add_bf16_products(sum[r][v], wi[v], xi);
         }
     }
     UNROLL for (int r = 0; r < rows; r++)
-        UNROLL for (int v = 0; v < vectors; v++)
-            v_store(b->sum + (size_t)r * b->sum_stride + v * LANES, sum[r][v]);
+        UNROLL for (int v = 0; v < vectors; v++) v_store(b.sum + (size_t)r * b.sum_stride + v * LANES, sum[r][v]);
 }
 
 #define EACH_ROWS(X, v) X(1, v) X(2, v) X(3, v) X(4, v) X(5, v) X(6, v)
@@ -190,7 +188,7 @@ static void mix(const struct room *a, int32_t i, int32_t n, int32_t pair, int32_
                 const uint32_t *values, const float *keep) {
     struct block b = {.x = a->weight + pair, .w = values, .sum = a->sum + i * a->full_e,
                       .x_stride = TILE_PAIRS, .w_stride = (size_t)a->full_e,
-                      .sum_stride = (size_t)a->full_e, .n_pairs = n_pairs, .keep = keep};
+                      .sum_stride = (size_t)a->full_e, .n_pairs = (size_t)n_pairs, .keep = keep};
     for (int32_t d = 0; d < a->full_e; d += 4 * LANES, b.w += 4 * LANES, b.sum += 4 * LANES)
         block_of(&b, n, a->full_e - d >= 4 * LANES);
 }
@@ -207,7 +205,7 @@ BF16 static void attend(const struct room *a, int32_t i, int32_t n, int32_t from
     static const float all[QUERIES] = {1, 1, 1, 1, 1, 1};
     struct block b = {.x = a->q + i * (a->full_e / PAIR), .w = a->keys, .sum = a->score,
                       .x_stride = (size_t)a->full_e / PAIR, .w_stride = ATTENTION_TILE,
-                      .sum_stride = ATTENTION_TILE, .n_pairs = a->full_e / PAIR};
+                      .sum_stride = ATTENTION_TILE, .n_pairs = (size_t)a->full_e / PAIR};
     block_of(&b, n, to > 2 * LANES);
     float shrink[QUERIES];
     for (int32_t j = 0; j < n; j++)

@@ -16,9 +16,11 @@ static void place(const struct attention_job *job, const struct attention_unit *
                   int32_t n, int64_t *at) {
     const struct kv_view *kv = job->kv;
     const int32_t *table = job->blocks + (int64_t)job->seq[u->row] * job->max_blocks;
-    for (int32_t p = from; p < from + n; p++) {
-        int64_t head = (int64_t)table[p / kv->block_size] * kv->n_heads + u->kv_head;
-        at[p - from] = (head * kv->block_size + p % kv->block_size) * kv->head_dim;
+    for (int32_t i = 0; i < n;) { /* block by block: divisions take long */
+        int32_t block = (from + i) / kv->block_size, inside = (from + i) % kv->block_size;
+        int64_t head = (int64_t)table[block] * kv->n_heads + u->kv_head;
+        for (; i < n && inside < kv->block_size; i++, inside++)
+            at[i] = (head * kv->block_size + inside) * kv->head_dim;
     }
 }
 

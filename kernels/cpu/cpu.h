@@ -58,7 +58,7 @@ struct attention_job {
 struct attention_unit {
     int32_t row, n_rows, head, n_heads, kv_head;
 };
-enum { ATTENTION_QUERIES = 48, ATTENTION16_QUERIES = 96, ATTENTION_TILE = 64 /* positions */ };
+enum { ATTENTION_QUERIES = 48, ATTENTION16_QUERIES = 192, ATTENTION_TILE = 64 /* positions */ };
 
 /* One instruction set's loops. All pointers are host pointers. */
 struct cpu_level {
