@@ -6,13 +6,16 @@
 #include "daemon/server.h"
 
 #include <ctype.h>
+#include <linux/sockios.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 
 enum {
     WATCH_MS = 200,          /* how soon the end of a half-closed client is noticed */
     FLUSH_MS = 2000,         /* what a client has to read more of the last answers */
+    FLUSH_TIMES = 30,        /* how often it is given that, so that nobody holds up the end */
     SMALL_INPUT = 64 * 1024, /* an unfinished line that any connection may hold */
     INPUT_SHARE = 16         /* lines of full length that all connections together may hold */
 };
@@ -91,8 +94,25 @@ static void on_unfinished(uv_timer_t *timer) {
     refuse(conn, &e);
 }
 
+/* Whether the client has read since the last call: what waits here or in the kernel has become less. */
+static bool has_read(struct conn *conn) {
+    size_t here = uv_stream_get_write_queue_size(&conn->io.stream), was_here = conn->unread_here;
+    int sent = 0, was_sent = conn->unread_sent;
+    uv_os_fd_t fd;
+    if (uv_fileno(&conn->io.handle, &fd) == 0) ioctl(fd, SIOCOUTQ, &sent);
+    conn->unread_here = here;
+    conn->unread_sent = sent;
+    return here < was_here || sent < was_sent;
+}
+
+static void set_timer(struct conn *conn);
+
 static void on_slow(uv_timer_t *timer) {
     struct conn *conn = timer->data;
+    if (conn->finishing && conn->waits++ < FLUSH_TIMES && has_read(conn)) {
+        set_timer(conn);
+        return;
+    }
     conn->server->metrics.slow_clients++;
     log_warn("connection %llu (pid %ld) is dropped: it leaves %zu bytes unread",
              (unsigned long long)conn->number, (long)conn->peer.pid, conn->outbound);
@@ -145,8 +165,12 @@ static void end_finished(struct conn *conn) {
 void conn_finish(struct conn *conn) {
     conn->finishing = true;
     uv_read_stop(&conn->io.stream);
-    if (conn->outbound == 0) end_finished(conn);
-    else set_timer(conn);
+    if (conn->outbound == 0) {
+        end_finished(conn);
+        return;
+    }
+    has_read(conn); /* from here on */
+    set_timer(conn);
 }
 
 /* --- writing --- */
@@ -171,7 +195,6 @@ static void on_written(uv_write_t *request, int status) {
     if (conn->paused && conn->outbound < (size_t)config_of(conn)->max_outbound / 2)
         set_paused(conn, false);
     if (conn->finishing && conn->outbound == 0) end_finished(conn);
-    else if (conn->finishing) set_timer(conn); /* it reads: that may take it a while */
     else conn_continue(conn);
 }
 

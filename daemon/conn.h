@@ -53,6 +53,9 @@ struct conn {
     bool paused;     /* outbound went over the limit and is not yet below half of it */
     bool ended;      /* the client sends no more, but still reads */
     bool finishing;  /* closes when all is written */
+    size_t unread_here; /* while finishing, when the timer began: bytes in our queue */
+    int unread_sent;    /* and those that the kernel holds */
+    int waits;          /* how often the timer has run out since */
     bool lingers;   /* when finished, what the client still sends is read and dropped for a while: a
                        client that is cut off while it sends would not see the answer */
     bool closing;

@@ -253,14 +253,16 @@ def test_sigterm_lets_live_requests_end(start):
     assert not daemon.socket.exists()
 
 
-def test_who_reads_the_last_answer_slowly_gets_it_whole(start):
+@pytest.mark.parametrize("how", [{"n": 32, "stream": True}, {"n": 8, "logprobs": 20}])
+def test_who_reads_the_last_answer_slowly_gets_it_whole(start, how):
+    """Of many messages or of one long one."""
     daemon = start()
     with daemon.client() as client, daemon.client() as other:
-        id = client.send("generate", {**LONG, "n": 32, "stream": True})
-        client.waiting.append(client.message())
+        id = client.send("generate", {**LONG, **how})
+        eventually(lambda: other.call("status")["slots"]["busy"] > 0)
         daemon.signal()
         assert other.at_end() # all is generated; much of it waits for its reader
-        end = time.monotonic() + 3 # longer than one who does not read at all is given
+        end = time.monotonic() + 3.5 # longer than one who does not read at all is given
         while time.monotonic() < end:
             time.sleep(0.3)
             client.buffer += client.socket.recv(1 << 14)
