@@ -15,6 +15,10 @@
 /* Words of a row (struct narrow_rows, whose words are 64 bytes aligned here): 64 bytes hold 32 columns. What is
  * in a group is between prepare and matmul of one instruction set; columns beyond the last are 0. */
 static inline size_t x16_row_words(int32_t cols) { return (size_t)round_up(cols, 32) / 2; }
+/* What the group of row `first` has from column k, a multiple of 32, on. */
+static inline uint32_t *group16_at(const struct narrow_rows *x, int32_t first, int32_t k) {
+    return x->words + (size_t)first * x16_row_words(x->cols) + (size_t)(k / 2) * (size_t)group_size(x, first);
+}
 
 /* Attention with operands in bf16 (attention_bf16_avx512.c), for caches that are not f32; rows are as in struct
  * cpu_level. scratch: attention_scratch(e) bytes. */
@@ -24,8 +28,9 @@ void attention_bf16(const struct attention_job *job, const struct attention_unit
  * 16 outputs by 2 k, which is also what a row of an AMX tile of TDPBF16PS's second operand holds (16 such
  * rows, 32 k, to a tile). An odd last column has 0 beside it. */
 struct cpu_bf16 {
-    int rows; /* a group has so many at most */
-    /* Rounds rows from … to-1 of x [n_rows, cols]. */
+    int rows; /* a group has so many at most, */
+    int few;  /* unless so many are all there are: these are one group */
+    /* Rounds columns from … end-1 of x [n_rows, cols]; from is a multiple of 32, end too or cols. */
     void (*prepare)(const struct narrow_rows *to, const float *x, int32_t from, int32_t end);
     /* y[from*16 …] for panels from … to-1; x has one row. */
     void (*matvec)(const struct panels *w, int32_t from, int32_t to, const struct narrow_rows *x,

@@ -28,11 +28,16 @@ enum { X8_BLOCK = 32 };
 /* Words of a row (struct narrow_rows). Block b of a group has word i of each of its rows side by side, so that a
  * product reads on in one direction. */
 static inline size_t x8_row_words(int32_t cols) { return (size_t)(cols / X8_BLOCK) * X8_WORDS; }
+/* What the group of row `first` has from column k, a multiple of 32, on. */
+static inline uint32_t *group8_at(const struct narrow_rows *x, int32_t first, int32_t k) {
+    return x->words + (size_t)first * x8_row_words(x->cols) +
+           (size_t)(k / X8_BLOCK * X8_WORDS) * (size_t)group_size(x, first);
+}
 
 /* One instruction set's loops. */
 struct cpu_int8 {
     int rows; /* a group has so many at most */
-    /* Rows from … to-1 of x [n_rows, cols]. */
+    /* Columns from … end-1, multiples of X8_BLOCK, of x [n_rows, cols]. */
     void (*quantise)(const struct narrow_rows *to, const float *x, int32_t from, int32_t end);
     /* y[from*16 …] for panels from … to-1; x has one row. */
     void (*matvec)(const struct panels *w, int32_t from, int32_t to, const struct narrow_rows *x,

@@ -61,15 +61,15 @@ INLINE void stretch8_put(const struct stretch8 *s, int n_blocks, uint32_t *to, s
 }
 
 static void quantise(const struct narrow_rows *to, const float *x, int32_t from, int32_t end) {
-    for (int32_t r = from; r < end; r++) {
+    for (int32_t r = 0; r < to->n_rows; r++) {
         int32_t first = group_first(to, r);
         size_t rows = (size_t)group_size(to, first);
-        uint32_t *words = to->words + (size_t)first * x8_row_words(to->cols) + (r - first);
+        uint32_t *words = group8_at(to, first, from) + (r - first);
         const float *row = x + (size_t)r * (size_t)to->cols;
         struct stretch8 s;
-        for (int32_t b = 0, n; b < to->cols / X8_BLOCK; b += n, words += (size_t)n * X8_WORDS * rows) {
-            n = to->cols / X8_BLOCK - b < LANES ? to->cols / X8_BLOCK - b : LANES;
-            stretch8_round(&s, row + b * X8_BLOCK, n);
+        for (int32_t k = from, n; k < end; k += n * X8_BLOCK, words += (size_t)n * X8_WORDS * rows) {
+            n = (end - k) / X8_BLOCK < LANES ? (end - k) / X8_BLOCK : LANES;
+            stretch8_round(&s, row + k, n);
             stretch8_put(&s, n, words, rows);
         }
     }
@@ -224,12 +224,6 @@ INLINE void put_totals(const struct panels *w, int32_t p, int32_t q, int32_t n_r
 /* Where the panel has column k, the first of a block. */
 static const uint8_t *panel8_at(const struct panels *w, int32_t panel, int32_t k) {
     return w->data + (size_t)panel * w->panel_bytes + LANES * dtype_row_bytes(w->type, k);
-}
-
-/* Where the group that begins at row r has it. */
-static const uint32_t *group8_at(const struct narrow_rows *x, int32_t r, int32_t k) {
-    return x->words + (size_t)r * x8_row_words(x->cols) +
-           (size_t)(k / X8_BLOCK * X8_WORDS) * (size_t)group_size(x, r);
 }
 
 #ifdef INT8_FEW_GROUPS

@@ -63,17 +63,23 @@ static struct narrow narrow_at(const struct linear_call *call, uint8_t *room, in
         to.x8 = rows_at(room, n, call->c->int8->rows, call->cols);
         room += (size_t)n * x8_row_bytes(call->cols);
     }
-    if (call->bf16) to.x16 = rows_at(room, n, call->c->bf16->rows, call->cols);
+    if (call->bf16) {
+        const struct cpu_bf16 *b = call->c->bf16;
+        to.x16 = rows_at(room, n, n <= b->few ? b->few : b->rows, call->cols);
+    }
     return to;
 }
 
-/* One row each member rounds for itself: it takes less time than waiting for another. */
+enum { NARROW_COLS = 32 }; /* that prepare and quantise take together */
+
+/* One row each member rounds for itself: it takes less time than waiting for another. Of more rows each has a part
+ * of the columns, since rows of a group lie between each other in the same cache lines. */
 static struct narrow narrow(const struct linear_call *call, int member, int n_members,
                             uint8_t *scratch) {
     struct narrow to = call->narrow;
-    int64_t from = 0, end = 1;
+    int64_t from = 0, end = call->cols;
     if (call->T == 1) to = narrow_at(call, scratch, 1);
-    else team_slice(call->T, 1, member, n_members, &from, &end);
+    else team_slice(call->cols, NARROW_COLS, member, n_members, &from, &end);
     if (call->int8) call->c->int8->quantise(&to.x8, call->x, (int32_t)from, (int32_t)end);
     if (call->bf16) call->c->bf16->prepare(&to.x16, call->x, (int32_t)from, (int32_t)end);
     if (call->T > 1 && n_members > 1) team_barrier(call->c->team);

@@ -72,7 +72,7 @@ static void beside_int8(struct kctx *c) {
 
 static void rows_independent(struct kctx *c) {
     enum { T = 401, ROWS = 150 };
-    static const int32_t counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 13, 16, 64, 193, 400};
+    static const int32_t counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 12, 13, 16, 24, 25, 64, 193, 400};
     c->ops->narrow_activations(c, true);
     for (int32_t cols = 333; cols < 3000; cols += 2222) {
         struct matrix m = matrix_new(c, DTYPE_BF16, ROWS, cols);
