@@ -2,7 +2,6 @@
 #include "text/merges.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 bool merge_list_add(struct merge_list *list, struct merge_ids ids) {
     if (list->n == UINT32_MAX) return false;
