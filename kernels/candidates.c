@@ -30,7 +30,8 @@ static bool is_better(const struct head *a, const struct head *b) {
 }
 
 /* The sums of the parts stand on their own maxima. */
-static void join_sums(struct candidates *out, const struct candidates *parts, int n, const struct candidates_wish *wish) {
+static void join_sums(struct candidates *out, const struct candidates *parts, int n,
+                      const struct candidates_wish *wish) {
     out->max = -INFINITY;
     out->strange = out->of = 0;
     out->sum[0] = out->sum[1] = 0;
@@ -45,7 +46,8 @@ static void join_sums(struct candidates *out, const struct candidates *parts, in
                 out->sum[i] += parts[p].sum[i] * exp(((double)parts[p].max - out->max) * wish->factor[i]);
 }
 
-void candidates_join(struct candidates *out, const struct candidates *parts, int n, const struct candidates_wish *wish) {
+void candidates_join(struct candidates *out, const struct candidates *parts, int n,
+                     const struct candidates_wish *wish) {
     struct head head[PARTS_MAX] = {{0}};
     assert(n > 0 && n <= PARTS_MAX);
     join_sums(out, parts, n, wish);

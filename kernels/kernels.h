@@ -13,9 +13,9 @@
  *
  * Activations are fp32, row-major, dense: [rows, cols]. Sums are accumulated in fp32, each row by
  * itself and in one order: a row's bits depend neither on the rows beside it (T) nor on the number
- * of cores. They may differ between devices and between instruction sets. Shapes are in elements. Notation: T rows of the step, d hidden size, H query
- * heads and K KV heads of this rank, e head size, F FFN columns of this rank, V vocabulary rows of
- * this rank.
+ * of cores. They may differ between devices and between instruction sets. Shapes are in elements.
+ * Notation: T rows of the step, d hidden size, H query heads and K KV heads of this rank, e head size,
+ * F FFN columns of this rank, V vocabulary rows of this rank.
  *
  * Errors: only memory and wait return them. A failing operation marks the context (kctx_fail) and
  * later operations do nothing until the error is taken by wait.
@@ -269,8 +269,8 @@ struct kernels {
     /* From here on linear rounds its input to what the device multiplies faster with a weight: int8
      * where it is quantised (each 32 columns with a scale of their own), bf16 where it is bf16; each row
      * by itself, so that a row's bits still depend on the row alone. Likewise attention on a cache that is
-     * not f32 rounds q, k, v and the softmax's weights to bf16 where that is faster. Off at first; serving turns it on
-     * for its step, training never sees it. NULL where the device has no such products. */
+     * not f32 rounds q, k, v and the softmax's weights to bf16 where that is faster. Off at first; serving
+     * turns it on for its step, training never sees it. NULL where the device has no such products. */
     void (*narrow_activations)(struct kctx *c, bool on);
     /* rmsnorm of each head of x [T, heads, e] with g [e], in place (qwen3). */
     void (*head_norm)(struct kctx *c, dev_addr x, dev_addr g, int32_t T, int32_t heads, int32_t e,

@@ -29,8 +29,9 @@
 /* Weights are within 2e-7: a smaller logit may weigh this much more. */
 #define WEIGHT_ERROR 1e-6
 
-/* A key of a race (kernels.h) as the host's weights have it: their 2e-7, and 2^-23 of what the logit is behind the best.
- * That is 41 at most for who may come first: e^37 brings the least number above 0, and the best itself is late by e^4. */
+/* A key of a race (kernels.h) as the host's weights have it: their 2e-7, and 2^-23 of what the logit is behind the
+ * best. That is 41 at most for who may come first: e^37 brings the least number above 0, and the best itself is late
+ * by e^4. */
 #define RACE_ERROR 1e-5
 
 /* Rows that are asked for whole after an undecided one, for the next will hardly be another. */

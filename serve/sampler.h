@@ -60,9 +60,9 @@ int sampler_propose(struct sampler *s, const float *logits, int32_t n_logits, co
                     size_t n_history, size_t n_open, uint64_t position, token_id *out, struct error *e);
 
 /* The same two where the best of a row were found on the device (struct candidates): what is wanted of the row that
- * gives the token at position, and the token, or SAMPLER_UNDECIDED where the candidates leave open which one the whole row gives. Then that is to
- * be asked for; nothing has changed. A token is the one that the whole row gives, whichever way it came;
- * serve/candidates.c has the reasons. */
+ * gives the token at position, and the token, or SAMPLER_UNDECIDED where the candidates leave open which one the
+ * whole row gives. Then that is to be asked for; nothing has changed. A token is the one that the whole row gives,
+ * whichever way it came; serve/candidates.c has the reasons. */
 enum { SAMPLER_UNDECIDED = 1 };
 void sampler_wish(const struct sampler *s, uint64_t position, struct logits_wish *out);
 int sampler_pick_few(struct sampler *s, const struct candidates *few, const token_id *history, size_t n_history,

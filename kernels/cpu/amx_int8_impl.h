@@ -210,7 +210,7 @@ static void next_chunk(const struct product8 *p, struct chunk8 *chunk, int32_t p
     bool last = w->cols - k <= INT8_CHUNK;
     chunk->n_k = last ? w->cols - k : INT8_CHUNK;
     chunk->next = last ? chunk_of_codes(w, after, 0) : chunk_of_codes(w, panel, k + INT8_CHUNK);
-    chunk->next_lines = (int32_t)(w->panel_bytes / (size_t)(w->cols / X8_BLOCK) / 64) + 1;
+    chunk->next_lines = panel8_lines(w);
     p->type->unpack(chunk_of_codes(w, panel, k), chunk);
 }
 

@@ -11,6 +11,11 @@ INLINE vf x_float(const uint32_t *x) {
     return v_set1(f);
 }
 
+/* Cache lines that a panel has for X8_BLOCK k, about. */
+INLINE int32_t panel8_lines(const struct panels *w) {
+    return (int32_t)(w->panel_bytes / (size_t)(w->cols / X8_BLOCK) / 64) + 1;
+}
+
 /* --- codes: bytes_TYPE gives codes 4i … 4i+3 of a run (weights_impl.h) --------------------------- */
 
 INLINE vi each_byte(vi a, int mask) { return i_and(a, i_set1(mask * 0x01010101)); }

@@ -108,7 +108,7 @@ static void two_panels8_few(const struct panels *w, int32_t p, int32_t q, const 
                             struct few8 *t, float *sums) {
     const struct few8_loops *loops = few8_of(w->type);
     int32_t n_groups = (x->n_rows + x->group_rows - 1) / x->group_rows;
-    int32_t lines = (int32_t)(w->panel_bytes / (size_t)(w->cols / X8_BLOCK) / 64) + 1;
+    int32_t lines = panel8_lines(w);
     bool at_once = !loops->scales && (n_groups == 1 || w->cols <= INT8_CHUNK);
     int32_t most = at_once ? w->cols : FEW8_CHUNK;
     t->next_lines = (lines + n_groups - 1) / n_groups;

@@ -342,7 +342,7 @@ static void two_panels8(const struct panels *w, int32_t p, int32_t q, int32_t ne
                       t->offset + TILE8_SCALES);
         t->next[0] = panel8_at(w, last ? next : p, last ? 0 : k + INT8_CHUNK);
         t->next[1] = panel8_at(w, last ? next + (q - p) : q, last ? 0 : k + INT8_CHUNK);
-        t->next_lines = (int32_t)(w->panel_bytes / (size_t)(w->cols / X8_BLOCK) / 64) + 1;
+        t->next_lines = panel8_lines(w);
         for (int32_t r = 0; r < x->n_rows; r += x->group_rows, t->next_lines = 0) {
             int32_t rows = group_size(x, r);
             loops->of_rows[rows](t, group8_at(x, r, k), t->sums + (size_t)r * (INT8_PANELS * LANES));

@@ -6,6 +6,7 @@
  *     MATMUL_ROWS     rows that the matrix product keeps in registers, by 2 panels
  *     MATVEC_STREAMS  panels that the vector product reads side by side
  *     INT8_ROWS INT8_SIDE  rows and panels that the integer product keeps in registers
+ *     INT8_FEW_GROUPS  groups of rows up to which int8_few_impl.h is faster, where that is worth having
  *     v_load v_store v_load_n v_store_n (the first n lanes; the others read as 0)
  *     v_zero v_set1 v_add v_sub v_mul v_div v_max v_min v_fma (a * b + c) v_sum (a fixed tree)
  *     v_highest v_transpose (16 x 16)
@@ -26,7 +27,8 @@
 #include "kernels/cpu/train.h"
 
 #define INLINE static inline __attribute__((always_inline, unused))
-#ifdef __clang__ /* which leaves arrays in memory where it is asked in gcc's words, and says so where it cannot unroll */
+/* clang leaves arrays in memory where it is asked in gcc's words, and says so where it cannot unroll. */
+#ifdef __clang__
 #pragma clang diagnostic ignored "-Wpass-failed"
 #define UNROLL _Pragma("clang loop unroll(full)")
 #else

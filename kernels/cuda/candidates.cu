@@ -1,7 +1,7 @@
-/* Choosing tokens: the best logits of each row, or the first of a race, and what the others amount to. Rows are long (the vocabulary)
- * and few, so a block takes a slice of one: it holds the slice's logits in registers, finds the threshold that
- * CANDIDATES of them reach by trying bits, and leaves them sorted, as a list. Then blocks make one list of up to
- * 32 in the same way, until there is one. */
+/* Choosing tokens: the best logits of each row, or the first of a race, and what the others amount to. Rows are long
+ * (the vocabulary) and few, so a block takes a slice of one: it holds the slice's logits in registers, finds the
+ * threshold that CANDIDATES of them reach by trying bits, and leaves them sorted, as a list. Then blocks make one list
+ * of up to 32 in the same way, until there is one. */
 #include "kernels/cuda/four.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/race.h"
