@@ -4,12 +4,23 @@
 #include <malloc.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* The parts of an object that nobody can have written to: they are as in its file. The kernel's own (the vdso) has
- * no file; the program itself has no name. */
+/* A debugger has written its breakpoints into the code: they would be lost. */
+static bool is_debugged(void) {
+    char line[128];
+    int tracer = 0;
+    FILE *status = fopen("/proc/self/status", "re");
+    while (status && fgets(line, sizeof line, status) && sscanf(line, "TracerPid: %d", &tracer) != 1) {}
+    if (status) fclose(status);
+    return tracer != 0;
+}
+
+/* The parts of an object that are as in its file, since nobody else can write to them. The kernel's own (the vdso)
+ * has no file; the program itself has no name. */
 static int drop_code(struct dl_phdr_info *object, size_t size, void *user) {
     (void)size, (void)user;
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
@@ -25,5 +36,5 @@ static int drop_code(struct dl_phdr_info *object, size_t size, void *user) {
 
 void tidy_after_start(void) {
     malloc_trim(0);
-    dl_iterate_phdr(drop_code, NULL);
+    if (!is_debugged()) dl_iterate_phdr(drop_code, NULL);
 }

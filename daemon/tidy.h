@@ -3,7 +3,8 @@
 #define TPD_DAEMON_TIDY_H
 
 /* Freed memory that the allocator keeps goes back to the system, and pages of programs and libraries leave this
- * process; those that are needed again come from the page cache. Any thread; takes about a millisecond. */
+ * process (not under a debugger); those that are needed again come from the page cache. Any thread; takes about a
+ * millisecond. */
 void tidy_after_start(void);
 
 #endif

@@ -10,7 +10,7 @@ import time
 import pytest
 
 import schema
-from daemon import BUILD, TINY, RpcError, eventually
+from daemon import BUILD, TINY, Client, RpcError, eventually
 
 LONG = {"prompt": "Once upon a time", "n": 64, "max_tokens": 200, "ignore_eos": True}
 
@@ -268,6 +268,33 @@ def test_who_reads_the_last_answer_slowly_gets_it_whole(start, how):
             client.buffer += client.socket.recv(1 << 14)
         assert all(len(choice["tokens"]) == 200 for choice in client.result(id)["choices"])
     assert daemon.wait() == 0
+
+
+def test_breakpoints_outlive_the_start(tmp_path):
+    """Code that only starting needed leaves the process when it is ready, but not what a debugger wrote into it."""
+    gdb = shutil.which("gdb")
+    if not gdb:
+        pytest.skip("no gdb here")
+    (tmp_path / "commands").write_text("break handle_status\ncommands\nsilent\necho stopped there\\n\nkill\nend\nrun\n")
+    run = subprocess.Popen([gdb, "-q", "-nx", "-batch", "-x", tmp_path / "commands", "--args", BUILD / "tpd", "--model", TINY,
+                            "--device", "cpu", *own(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        said = ""
+        for line in run.stdout:
+            said += line
+            if "READY on" in line:
+                break
+        if "ptrace" in said:
+            pytest.skip("no debugging here")
+        assert "READY on" in said
+        with Client(tmp_path / "s" / "t.sock") as client:
+            client.send("status")
+            client.send("shutdown")
+            assert client.at_end()
+        assert "stopped there" in run.communicate(timeout=60)[0]
+    finally:
+        run.kill()
+        run.wait()
 
 
 def test_settings_that_cannot_be_are_78(tmp_path):
