@@ -15,7 +15,7 @@
 enum {
     WATCH_MS = 200,          /* how soon the end of a half-closed client is noticed */
     FLUSH_MS = 2000,         /* what a client has to read more of the last answers */
-    FLUSH_TIMES = 30,        /* how often it is given that, so that nobody holds up the end */
+    FLUSH_TIMES = 10,        /* how often it is given that, so that nobody holds up the end */
     SMALL_INPUT = 64 * 1024, /* an unfinished line that any connection may hold */
     INPUT_SHARE = 16         /* lines of full length that all connections together may hold */
 };
