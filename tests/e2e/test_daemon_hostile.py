@@ -164,9 +164,9 @@ def test_a_reader_that_sleeps_is_paused_then_served(tpd):
 
 def test_too_many_live_requests_of_one_connection_are_overload(tpd):
     with tpd.client() as client:
-        n = 300
-        for i in range(n):
-            client.send("generate", {"prompt": "Once", "max_tokens": 100, "ignore_eos": True}, id=i)
+        request = {"jsonrpc": "2.0", "method": "generate",
+                   "params": {"prompt": "Once", "max_tokens": 100, "ignore_eos": True}}
+        client.raw(b"".join(json.dumps({**request, "id": i}).encode() + b"\n" for i in range(300)))  # at once
         codes = [m["error"]["code"] for m in (client.message() for _ in range(10)) if "error" in m]
         assert codes and set(codes) == {-32001}
         client.send("ping", id="p")
