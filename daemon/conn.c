@@ -15,7 +15,7 @@
 enum {
     WATCH_MS = 200,          /* how soon the end of a half-closed client is noticed */
     FLUSH_MS = 2000,         /* what a client has to read more of the last answers */
-    FLUSH_TIMES = 10,        /* how often it is given that, so that nobody holds up the end */
+    MORE_TIMES = 10,         /* how often who reads on is given as long again: nobody holds up the end */
     SMALL_INPUT = 64 * 1024, /* an unfinished line that any connection may hold */
     INPUT_SHARE = 16         /* lines of full length that all connections together may hold */
 };
@@ -109,7 +109,7 @@ static void set_timer(struct conn *conn);
 
 static void on_slow(uv_timer_t *timer) {
     struct conn *conn = timer->data;
-    if (conn->finishing && conn->waits++ < FLUSH_TIMES && has_read(conn)) {
+    if (conn->finishing && conn->waits++ < MORE_TIMES && has_read(conn)) {
         set_timer(conn);
         return;
     }

@@ -72,7 +72,7 @@ bool conn_may_take(const struct conn *conn);
 bool conn_accept(struct server *server, uv_stream_t *listener);
 /* Queues size bytes at data, which it takes over (malloc). */
 void conn_send(struct conn *conn, char *data, size_t size);
-/* Closes when everything queued is written. */
+/* Closes when everything queued is written, or its reader does not read on (slow_client_s; two seconds at the end). */
 void conn_finish(struct conn *conn);
 /* Closes now: live requests are cancelled. */
 void conn_close(struct conn *conn, const char *why);
