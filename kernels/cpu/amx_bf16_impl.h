@@ -27,17 +27,17 @@ static void round_row(uint32_t *to, size_t n, size_t i, const float *x, int32_t 
     for (int32_t k = 0; k < cols; k += STRETCH) {
         int32_t some = cols - k < STRETCH ? cols - k : STRETCH;
         struct narrow_rows one = {words, 1, 1, some};
-        BF16_ROUNDED(&one, x + k, 0, some);
+        BF16_ROUNDED(&one, x + k, &(struct narrow_part){0, 1, 0, some});
         for (int32_t at = 0; at < some; at += STEP_K, to += STEP_K / 2 * n)
             memcpy(to + STEP_K / 2 * i, words + at / 2, STEP_BYTES);
     }
 }
 
-static void round_for_tiles(const struct narrow_rows *to, const float *x, int32_t from, int32_t end) {
-    for (int32_t r = 0; r < to->n_rows; r++) {
+static void round_for_tiles(const struct narrow_rows *to, const float *x, const struct narrow_part *part) {
+    for (int32_t r = part->row; r < part->row_end; r++) {
         int32_t first = group_first(to, r);
-        round_row(group16_at(to, first, from), (size_t)group_size(to, first), (size_t)(r - first),
-                  x + (size_t)r * (size_t)to->cols + from, end - from);
+        round_row(group16_at(to, first, part->col), (size_t)group_size(to, first), (size_t)(r - first),
+                  x + (size_t)r * (size_t)to->cols + part->col, part->col_end - part->col);
     }
 }
 

@@ -28,20 +28,20 @@ static void quantise_row(uint32_t *to, size_t n, size_t i, const float *x, int32
     for (int32_t k = 0; k < cols; k += STRETCH, to += sizeof blocks / sizeof *blocks * n) {
         int32_t some = cols - k < STRETCH ? cols - k : STRETCH;
         struct narrow_rows one = {blocks, 1, 1, some};
-        INT8_FEW_ROWS.quantise(&one, x + k, 0, some);
+        INT8_FEW_ROWS.quantise(&one, x + k, &(struct narrow_part){0, 1, 0, some});
         put_blocks(to, n, i, blocks, some / X8_BLOCK);
     }
 }
 
-static void quantise_for_tiles(const struct narrow_rows *to, const float *x, int32_t from, int32_t end) {
+static void quantise_for_tiles(const struct narrow_rows *to, const float *x, const struct narrow_part *part) {
     if (few_rows(to)) {
-        INT8_FEW_ROWS.quantise(to, x, from, end);
+        INT8_FEW_ROWS.quantise(to, x, part);
         return;
     }
-    for (int32_t r = 0; r < to->n_rows; r++) {
+    for (int32_t r = part->row; r < part->row_end; r++) {
         int32_t first = group_first(to, r);
-        quantise_row(group8_at(to, first, from), (size_t)group_size(to, first), (size_t)(r - first),
-                     x + (size_t)r * (size_t)to->cols + from, end - from);
+        quantise_row(group8_at(to, first, part->col), (size_t)group_size(to, first), (size_t)(r - first),
+                     x + (size_t)r * (size_t)to->cols + part->col, part->col_end - part->col);
     }
 }
 

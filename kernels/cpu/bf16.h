@@ -30,8 +30,8 @@ void attention_bf16(const struct attention_job *job, const struct attention_unit
 struct cpu_bf16 {
     int rows; /* a group has so many at most, */
     int few;  /* unless so many are all there are: these are one group */
-    /* Rounds columns from … end-1 of x [n_rows, cols]; from is a multiple of 32, end too or cols. */
-    void (*prepare)(const struct narrow_rows *to, const float *x, int32_t from, int32_t end);
+    /* Rounds a part of x [n_rows, cols]. */
+    void (*prepare)(const struct narrow_rows *to, const float *x, const struct narrow_part *part);
     /* y[from*16 …] for panels from … to-1; x has one row. */
     void (*matvec)(const struct panels *w, int32_t from, int32_t to, const struct narrow_rows *x,
                    const float *bias, float *y);

@@ -26,11 +26,11 @@ BF16 static void prepare_row(uint32_t *to, size_t n, const float *x, int32_t col
     }
 }
 
-static void prepare(const struct narrow_rows *to, const float *x, int32_t from, int32_t end) {
-    for (int32_t r = 0; r < to->n_rows; r++) {
+static void prepare(const struct narrow_rows *to, const float *x, const struct narrow_part *part) {
+    for (int32_t r = part->row; r < part->row_end; r++) {
         int32_t first = group_first(to, r);
-        prepare_row(group16_at(to, first, from) + (r - first), (size_t)group_size(to, first),
-                    x + (size_t)r * (size_t)to->cols + from, end - from);
+        prepare_row(group16_at(to, first, part->col) + (r - first), (size_t)group_size(to, first),
+                    x + (size_t)r * (size_t)to->cols + part->col, part->col_end - part->col);
     }
 }
 

@@ -37,8 +37,8 @@ static inline uint32_t *group8_at(const struct narrow_rows *x, int32_t first, in
 /* One instruction set's loops. */
 struct cpu_int8 {
     int rows; /* a group has so many at most */
-    /* Columns from … end-1, multiples of X8_BLOCK, of x [n_rows, cols]. */
-    void (*quantise)(const struct narrow_rows *to, const float *x, int32_t from, int32_t end);
+    /* Rounds a part of x [n_rows, cols]. */
+    void (*quantise)(const struct narrow_rows *to, const float *x, const struct narrow_part *part);
     /* y[from*16 …] for panels from … to-1; x has one row. */
     void (*matvec)(const struct panels *w, int32_t from, int32_t to, const struct narrow_rows *x,
                    const float *bias, float *y);

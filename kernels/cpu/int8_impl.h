@@ -60,17 +60,18 @@ INLINE void stretch8_put(const struct stretch8 *s, int n_blocks, uint32_t *to, s
     }
 }
 
-static void quantise(const struct narrow_rows *to, const float *x, int32_t from, int32_t end) {
-    for (int32_t r = 0; r < to->n_rows; r++) {
+static void quantise(const struct narrow_rows *to, const float *x, const struct narrow_part *part) {
+    for (int32_t r = part->row; r < part->row_end; r++) {
         int32_t first = group_first(to, r);
         size_t rows = (size_t)group_size(to, first);
-        uint32_t *words = group8_at(to, first, from) + (r - first);
+        uint32_t *words = group8_at(to, first, part->col) + (r - first);
         const float *row = x + (size_t)r * (size_t)to->cols;
         struct stretch8 s;
-        for (int32_t k = from, n; k < end; k += n * X8_BLOCK, words += (size_t)n * X8_WORDS * rows) {
-            n = (end - k) / X8_BLOCK < LANES ? (end - k) / X8_BLOCK : LANES;
+        for (int32_t k = part->col, n; k < part->col_end; k += n * X8_BLOCK) {
+            n = (part->col_end - k) / X8_BLOCK < LANES ? (part->col_end - k) / X8_BLOCK : LANES;
             stretch8_round(&s, row + k, n);
             stretch8_put(&s, n, words, rows);
+            words += (size_t)n * X8_WORDS * rows;
         }
     }
 }

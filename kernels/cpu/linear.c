@@ -70,18 +70,26 @@ static struct narrow narrow_at(const struct linear_call *call, uint8_t *room, in
     return to;
 }
 
-enum { NARROW_COLS = 32 }; /* that prepare and quantise take together */
+/* What a member rounds of T rows: a run of them, which most often it has written itself; of a few a run of their
+ * columns, since rows of a group lie between each other in the same cache lines. */
+static struct narrow_part part_of(const struct linear_call *call, int member, int n_members) {
+    enum { FEW = 48, COLS = 32 };
+    bool few = call->T <= FEW;
+    int64_t from, end;
+    team_slice(few ? call->cols : call->T, few ? COLS : 1, member, n_members, &from, &end);
+    return few ? (struct narrow_part){0, call->T, (int32_t)from, (int32_t)end}
+               : (struct narrow_part){(int32_t)from, (int32_t)end, 0, call->cols};
+}
 
-/* One row each member rounds for itself: it takes less time than waiting for another. Of more rows each has a part
- * of the columns, since rows of a group lie between each other in the same cache lines. */
+/* One row each member rounds for itself: it takes less time than waiting for another. */
 static struct narrow narrow(const struct linear_call *call, int member, int n_members,
                             uint8_t *scratch) {
     struct narrow to = call->narrow;
-    int64_t from = 0, end = call->cols;
-    if (call->T == 1) to = narrow_at(call, scratch, 1);
-    else team_slice(call->cols, NARROW_COLS, member, n_members, &from, &end);
-    if (call->int8) call->c->int8->quantise(&to.x8, call->x, (int32_t)from, (int32_t)end);
-    if (call->bf16) call->c->bf16->prepare(&to.x16, call->x, (int32_t)from, (int32_t)end);
+    bool one = call->T == 1;
+    if (one) to = narrow_at(call, scratch, 1);
+    struct narrow_part part = part_of(call, one ? 0 : member, one ? 1 : n_members);
+    if (call->int8) call->c->int8->quantise(&to.x8, call->x, &part);
+    if (call->bf16) call->c->bf16->prepare(&to.x16, call->x, &part);
     if (call->T > 1 && n_members > 1) team_barrier(call->c->team);
     return to;
 }

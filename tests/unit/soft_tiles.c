@@ -121,8 +121,8 @@ void soft_tile_dot_bf16(int c, int a, int b) {
         }
 }
 
-void soft_round_row(const struct narrow_rows *to, const float *x, int32_t from, int32_t end) {
-    check(to->n_rows == 1 && from == 0 && end == to->cols, "one row is rounded at a time, whole");
+void soft_round_row(const struct narrow_rows *to, const float *x, const struct narrow_part *part) {
+    check(to->n_rows == 1 && part->col == 0 && part->col_end == to->cols, "one row is rounded at a time, whole");
     uint16_t *halves = (uint16_t *)(void *)to->words;
     memset(halves, 0, x16_row_words(to->cols) * 4);
     for (int32_t k = 0; k < to->cols; k++) halves[k] = f32_to_bf16(x[k]);

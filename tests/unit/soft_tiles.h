@@ -29,7 +29,7 @@ extern const struct cpu_int8 soft_int8_portable, soft_int8_avx512;
 extern const struct cpu_bf16 soft_bf16_portable, soft_bf16_avx512;
 
 /* bf16.h's prepare, one row, in plain C. */
-void soft_round_row(const struct narrow_rows *to, const float *x, int32_t from, int32_t end);
+void soft_round_row(const struct narrow_rows *to, const float *x, const struct narrow_part *part);
 
 #define AMX
 #define tile_config soft_tile_config
