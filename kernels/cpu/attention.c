@@ -58,15 +58,15 @@ static void choose_units(struct attention_call *call, int team) {
         if (end - head > longest) longest = end - head;
     }
     call->max_rows = call->max_queries / longest;
+    int32_t best = longest;
     int64_t least = INT64_MAX;
-    for (int32_t heads = longest, best = longest;; heads = (heads + 1) / 2) {
+    for (int32_t heads = longest;; heads = (heads + 1) / 2) {
         call->max_heads = heads;
         int64_t takes = (units_of(call) + team - 1) / team * (READING + heads);
         if (takes < least) least = takes, best = heads;
-        if (heads > 1) continue;
-        call->max_heads = best;
-        return;
+        if (heads == 1) break;
     }
+    call->max_heads = best;
 }
 
 void cpu_attention(struct kctx *base, dev_addr out, int32_t out_stride, dev_addr q, int32_t H,

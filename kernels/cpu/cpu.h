@@ -34,13 +34,13 @@ struct narrow_rows {
     uint32_t *words;
     int32_t n_rows, group_rows, cols;
 };
-/* The first row of the group that a row is in; how many a group has that begins there. */
 /* Rows and columns of x that are rounded at once: row … row_end-1, col … col_end-1. col is a multiple of 32, and
  * col_end too or all. */
 struct narrow_part {
     int32_t row, row_end, col, col_end;
 };
 
+/* The first row of the group that a row is in; how many a group has that begins there. */
 static inline int32_t group_first(const struct narrow_rows *x, int32_t row) {
     return row / x->group_rows * x->group_rows;
 }
