@@ -189,15 +189,7 @@ void generation_notify(struct choice *choice, const struct gen_event *event) {
     rpc_end_notify(call, &out);
 }
 
-static void on_end(struct choice *choice, struct gen_event *event) {
-    struct generation *g = choice->generation;
-    choice->end = event;
-    g->n_live--;
-    metrics_count(&g->call->server->metrics, event);
-    if (event->finish == FINISH_ERROR) fail_rest(g, &event->error);
-    else if (g->form->ended && g->call->conn) g->form->ended(choice);
-    if (g->n_live == 0) finish(g);
-}
+static void on_end(struct choice *choice, struct gen_event *event);
 
 static void deliver(struct letter *letter) {
     struct event_letter *mail = (struct event_letter *)letter;
@@ -252,40 +244,69 @@ static int submit(struct generation *g, struct choice *choice, struct error *e) 
     return rc;
 }
 
-/* Cancelled before the engine had it: it ends as one that made nothing. */
+/* Choices that the engine never had, for the call was cancelled first: they end as ones that made nothing. */
 static void end_unsubmitted(struct generation *g) {
-    for (int i = 0; i < g->n; i++) {
+    for (int i = g->n_submitted; i < g->n && g->error.kind == ERR_NONE; i++) {
         struct gen_event *end = calloc(1, sizeof *end);
-        if (!end) break;
+        if (!end) {
+            error_set(&g->error, ERR_CANCELLED, "the request was cancelled");
+            return;
+        }
         end->kind = GEN_END;
         end->finish = FINISH_CANCELLED;
         end->stop_token = -1;
         end->text = strdup("");
         g->choices[i].end = end;
     }
-    if (!g->choices[g->n - 1].end) error_set(&g->error, ERR_CANCELLED, "the request was cancelled");
+}
+
+/* As many choices of one call as the engine has at once: all slots and half of the queue. The other half is
+ * for other calls, however many choices this one has. */
+static int most_live(const struct server *server) {
+    return (int)(server->config->slots + server->config->max_queue / 2);
+}
+
+/* Submits the next choices. Where the engine takes no more just now, an end of one of this call's makes
+ * room; without any, the call is refused. */
+static void submit_more(struct generation *g) {
+    struct error e;
+    int most = most_live(g->call->server);
+    while (g->n_submitted < g->n && g->n_live < most && g->error.kind == ERR_NONE) {
+        if (submit(g, &g->choices[g->n_submitted], &e) != 0) {
+            if (e.kind != ERR_OVERLOADED || g->n_live == 0) fail_rest(g, &e);
+            return;
+        }
+        g->n_submitted++;
+        g->n_live++;
+    }
+}
+
+static void go_on(struct generation *g) {
+    if (!g->call->cancelled) submit_more(g);
+    if (g->n_live > 0) return;
+    end_unsubmitted(g);
     finish(g);
 }
 
-static void submit_all(struct generation *g) {
-    struct error e;
-    for (int i = 0; i < g->n; i++) {
-        g->choices[i].seed = g->sampling.seed + (uint64_t)i;
-        if (submit(g, &g->choices[i], &e) != 0) {
-            fail_rest(g, &e);
-            break;
-        }
-        g->n_live++;
-    }
-    if (g->n_live == 0) finish(g);
+static void on_end(struct choice *choice, struct gen_event *event) {
+    struct generation *g = choice->generation;
+    choice->end = event;
+    g->n_live--;
+    metrics_count(&g->call->server->metrics, event);
+    if (event->finish == FINISH_ERROR) fail_rest(g, &event->error);
+    else if (g->form->ended && g->call->conn) g->form->ended(choice);
+    go_on(g);
 }
 
 static void on_encoded(struct call *call) {
     struct generation *g = call->state;
     call_drop_params(call);
-    if (call->cancelled) end_unsubmitted(g);
-    else if (g->error.kind != ERR_NONE) generation_fail(g, &g->error);
-    else submit_all(g);
+    if (g->error.kind != ERR_NONE && !call->cancelled) {
+        generation_fail(g, &g->error);
+        return;
+    }
+    for (int i = 0; i < g->n; i++) g->choices[i].seed = g->sampling.seed + (uint64_t)i;
+    go_on(g);
 }
 
 void generation_start(struct generation *g, void (*encode)(struct call *call), size_t text_bytes) {

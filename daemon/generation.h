@@ -43,7 +43,8 @@ struct generation {
     json_t *tools; /* likewise: what a chat may call, or NULL */
     struct json_out out; /* what finish has written */
     struct error error;  /* kind ERR_NONE while all is well */
-    int n_prompts, n, n_live; /* n: choices of all prompts, those of the first prompt first */
+    int n_prompts, n; /* n: choices of all prompts, those of the first prompt first */
+    int n_submitted, n_live; /* the first so many, and those of them that have not ended */
     struct choice choices[];
 };
 
@@ -54,7 +55,8 @@ struct generation *generation_new(struct call *call, int n_prompts, int n_each);
 int choice_index(const struct choice *choice);
 int choice_prompt(const struct choice *choice);
 /* Lets encode fill g->prompts (or g->error), on the worker pool when there is much text, and submits
- * every choice; or ends the call when that cannot be done or it was cancelled meanwhile. */
+ * the choices, many of them as earlier ones end; or ends the call when that cannot be done or it was
+ * cancelled meanwhile. */
 void generation_start(struct generation *g, void (*encode)(struct call *call), size_t text_bytes);
 /* The form's piece in JSON-RPC: a `token` notification. */
 void generation_notify(struct choice *choice, const struct gen_event *event);

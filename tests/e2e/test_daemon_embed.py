@@ -55,3 +55,20 @@ def test_a_text_over_the_context_is_refused(client):
     with pytest.raises(RpcError) as caught:
         client.call("embed", input="word " * 2000)
     assert caught.value.code == -32002
+
+
+def test_a_list_longer_than_the_queue_is_done_a_part_at_a_time(start):
+    """It never was: the engine has 4 + 8 requests at most, and 'try again later' was said each time."""
+    daemon = start("--slots", 4, "--max-queue", 8)
+    texts = [f"text {i}" for i in range(100)]
+    with daemon.client() as client, daemon.client() as other:
+        live = client.send("embed", {"input": texts})
+        assert other.call("embed", input="one more")["vectors"]  # half of the queue is for others
+        got = client.result(live)
+        assert got["vectors"] == [client.call("embed", input=t)["vectors"][0] for t in texts]
+        assert got["usage"]["prompt_tokens"] > len(texts)
+        texts[90] = "word " * 2000
+        with pytest.raises(RpcError) as caught:
+            client.call("embed", input=texts)
+        assert caught.value.code == -32002
+        assert client.call("status")["queue"] == 0

@@ -267,3 +267,17 @@ def test_the_published_model_gives_its_golden_losses(start, stories):
             tokens = client.call("score", prompt=case["ids"][:1],
                                  completion=case["ids"][1:])["tokens"]
             assert [-t["logprob"] for t in tokens] == pytest.approx(case["nll"], abs=1e-4)
+
+
+def test_more_continuations_than_the_queue_holds(start):
+    with start("--slots", 2, "--max-queue", 2).client() as client:
+        params = {"prompt": PROMPT, "max_tokens": 5, "seed": 40}
+        many = client.call("generate", **params, n=20)
+        assert [c["text"] for c in many["choices"]] == [
+            client.call("generate", **{**params, "seed": 40 + i})["text"] for i in range(20)]
+        id = client.send("generate", {**params, "n": 20, "max_tokens": 200, "ignore_eos": True, "stream": True})
+        assert client.message()["method"] == "token"
+        client.send("cancel", {"id": id})
+        ends = [c["finish_reason"] for c in client.result(id)["choices"]]
+        assert len(ends) == 20 and ends[-1] == "cancelled"
+        assert client.call("generate", **params)["finish_reason"] == "length"
