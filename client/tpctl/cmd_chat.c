@@ -169,7 +169,8 @@ static int do_system(struct talk *talk, const char *word) {
     return EXIT_OK;
 }
 
-/* As a job on messages reads it: a record a line. */
+/* As a job on messages reads it: a record a line. On a terminal the conversation outlives a failure, so that
+ * it can be saved elsewhere. */
 static int do_save(struct talk *talk, const char *word) {
     if (!*word) {
         complain("/save wants the name of a file");
@@ -179,13 +180,13 @@ static int do_save(struct talk *talk, const char *word) {
     char *line = record ? json_dumps(record, JSON_COMPACT) : NULL;
     json_decref(record);
     FILE *file = line ? fopen(word, "a") : NULL;
-    bool written = file && fprintf(file, "%s\n", line) > 0;
+    bool written = file && fprintf(file, "%s\n", line) > 0 && fflush(file) == 0;
     int why = errno;
-    if (file && fclose(file) != 0) written = false;
+    if (file) fclose(file);
     free(line);
     if (!written) {
         complain("%s: cannot write: %s", word, strerror(why));
-        return TPD_EXIT_IO;
+        return talk->terminal ? EXIT_OK : TPD_EXIT_IO;
     }
     if (!talk->tool->quiet && talk->terminal)
         fprintf(stderr, "%zu messages are in %s\n", json_array_size(talk->messages), word);

@@ -103,6 +103,20 @@ def test_a_conversation_on_a_terminal(talk, tmp_path):
     assert record["messages"][2]["content"] == "Again"
 
 
+def test_a_file_that_cannot_be_written_ends_no_conversation(talk, tmp_path):
+    t = talk(*FEW)
+    t.say("Hello")
+    t.type("/save none/talk.jsonl\n")
+    t.until("none/talk.jsonl: cannot write: No such file or directory")
+    t.until("> ")
+    t.type("/save /dev/full\n")
+    t.until("/dev/full: cannot write: No space left on device")
+    t.until("> ")
+    t.type("/save talk.jsonl\n/quit\n")
+    assert t.end() == 0
+    assert json.loads((tmp_path / "talk.jsonl").read_text())["messages"][0]["content"] == "Hello"
+
+
 def test_history_is_kept_for_the_user_alone(talk, tmp_path):
     t = talk(*FEW)
     t.say("a märchen, once")
