@@ -21,7 +21,6 @@ struct loading {
     struct server *server;
     struct daemon_config want;
     char *path, *draft_path; /* want.model and .draft, when they are ours to give to the server; else NULL */
-    bool other_base; /* than the model before */
     struct devices devices;
     struct model *model, *draft;
     struct tokenizer *tokenizer;
@@ -61,7 +60,7 @@ static void open_files(uv_work_t *work) {
     const char *choice = l->want.chat_template;
     if (chat_open(&l->chat, path, choice, l->tokenizer, &l->error) != 0) return;
     adapters_open_files(l->server, l->model);
-    if (l->other_base) training_park_queued(l->server);
+    training_note_model(l->server, path);
 }
 
 static void load_failed(struct server *server, const struct error *e) {
@@ -220,14 +219,6 @@ static void on_opened(uv_work_t *work, int status) {
     free(l);
 }
 
-static bool is_same_file(const char *a, const char *b) {
-    char *real_a = realpath(a, NULL), *real_b = realpath(b, NULL);
-    bool same = strcmp(real_a ? real_a : a, real_b ? real_b : b) == 0;
-    free(real_a);
-    free(real_b);
-    return same;
-}
-
 void loading_start(struct server *server, const struct daemon_config *want) {
     struct error e;
     struct loading *l = calloc(1, sizeof *l);
@@ -243,7 +234,6 @@ void loading_start(struct server *server, const struct daemon_config *want) {
     l->want = want ? *want : *server->config;
     l->path = want ? want->model : NULL;
     l->draft_path = want ? want->draft : NULL;
-    l->other_base = want && !is_same_file(want->model, server->config->model);
     l->work.data = l;
     if (server->was_ready) server->load_began_ns = clock_ns();
     server_enter(server, SERVER_LOADING);

@@ -123,8 +123,7 @@ char *training_model_path(struct training *t) {
     return path;
 }
 
-void training_park_queued(struct server *server) {
-    struct jobs *jobs = server->training->jobs;
+static void park_queued(struct jobs *jobs) {
     struct job *list;
     struct error e = {0};
     size_t n;
@@ -137,6 +136,21 @@ void training_park_queued(struct server *server) {
             log_info("job %lld is paused: it was meant for the model before; resume it to train this one",
                      (long long)list[i].id);
     jobs_list_free(list, n);
+}
+
+void training_note_model(struct server *server, const char *path) {
+    static const char key[] = "model";
+    struct jobs *jobs = server->training->jobs;
+    struct error e = {0};
+    char *real = realpath(path, NULL), *last = NULL;
+    const char *now = real ? real : path;
+    int rc = jobs_kept(jobs, key, &last, &e);
+    bool same = last && strcmp(last, now) == 0;
+    if (rc == 0 && last && !same) park_queued(jobs);
+    if (rc == 0 && !same) rc = jobs_keep(jobs, key, now, &e);
+    if (rc != 0) log_warn("the model is not remembered beside the jobs: %s", e.message);
+    free(last);
+    free(real);
 }
 
 void training_wake(struct server *server) {

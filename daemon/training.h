@@ -42,8 +42,9 @@ void training_started(struct server *server);
 /* The model goes: nothing wakes the engine any more. The trainer is the caller's, to be freed when the
  * engine has ended; NULL when there is none. */
 struct trainer *training_end(struct server *server);
-/* Pauses the jobs that wait: the model that comes is not the one that they were meant for. Any thread. */
-void training_park_queued(struct server *server);
+/* The model at path is open. When it is another than the last one (of an earlier daemon on this state_dir, too),
+ * the jobs that wait are paused: they were not meant for it. Any thread. */
+void training_note_model(struct server *server, const char *path);
 /* The model's path, the caller's to free; NULL: none is served. Any thread. */
 char *training_model_path(struct training *t);
 /* Something in the queue changed: the trainer looks at it. */

@@ -7,7 +7,7 @@ import time
 import pytest
 
 import schema
-from daemon import BUILD, ROOT, TINY, RpcError, eventually
+from daemon import BUILD, ROOT, TINY, Daemon, RpcError, eventually
 
 ALDER = ROOT / "etc/models/alder"
 ASK = {"prompt": "The cat sat", "max_tokens": 10, "temperature": 0}
@@ -189,6 +189,32 @@ def test_requests_wait_while_a_model_loads_and_one_load_is_enough(start):
         ids = [client.send("model.load") for _ in range(3)]
         outcomes = ["error" in client.wait(id) for id in ids]
         assert sorted(outcomes) == [False, True, True]
+
+
+def test_after_a_kill_a_job_goes_on_with_its_model_alone(tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "a.jsonl").write_text((json.dumps({"text": "one two three four five"}) + "\n") * 20)
+
+    def again(model):
+        return Daemon(tmp_path / "tpd", model, "--data-dir", data)
+    killed = again(TINY)
+    with killed.client() as client:
+        job = client.call("finetune.submit", data="a.jsonl", max_steps=400, epochs=20, batch_size=1, seq_len=32,
+                          eval_fraction=0, save_every=1000)["job"]
+        eventually(lambda: client.call("finetune.get", job=job)["step"] >= 3)
+    killed.process.kill()
+    killed.process.wait()
+    other = again(ALDER)
+    with other.client() as client:
+        assert client.call("finetune.get", job=job)["state"] == "paused", "it was meant for another model"
+    assert other.stop() == 0
+    same = again(TINY)
+    with same.client() as client:
+        assert client.call("finetune.get", job=job)["state"] == "paused"
+        client.call("finetune.resume", job=job)
+        assert client.call("finetune.watch", job=job)["state"] == "done"
+    assert same.stop() == 0
 
 
 def test_a_running_job_is_kept_and_goes_on_with_its_model_alone(start, tmp_path):
