@@ -134,8 +134,8 @@ AMX static void all_rows16(struct chunk16 *t, const struct narrow_rows *x, int32
         int n = group_size(x, r);
         if (n != *shaped) shape_tiles16(n);
         *shaped = n;
-        const uint8_t *group = (const uint8_t *)(x->words + (size_t)r * x16_row_words(x->cols));
-        add_chunk(t, group + (size_t)step * (size_t)n * STEP_BYTES, (size_t)n, sums + (size_t)r * ROW_SUMS);
+        const uint8_t *group = (const uint8_t *)group16_at(x, r, step * STEP_K);
+        add_chunk(t, group, (size_t)n, sums + (size_t)r * ROW_SUMS);
     }
 }
 

@@ -224,9 +224,9 @@ AMX static void some_panels8(struct product8 *p, int32_t first, int n_panels, in
             int32_t n = group_size(x, r);
             if (n != p->shaped) shape_tiles8(n, p->type->run);
             p->shaped = n;
-            const uint32_t *group = x->words + (size_t)r * x8_row_words(x->cols);
+            const uint32_t *group = group8_at(x, r, k);
             for (int i = 0; i < n_panels; i++) {
-                group_by_chunk_of(p->type, &p->chunk[i], block_of(group, (size_t)n, k), (size_t)n,
+                group_by_chunk_of(p->type, &p->chunk[i], group, (size_t)n,
                                   p->sums + (r * INT8_PANELS + i) * LANES);
                 p->chunk[i].next_lines = 0;
             }

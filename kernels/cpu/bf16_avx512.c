@@ -127,9 +127,7 @@ static void all_rows(struct tile16 *t, int n_panels, const struct narrow_rows *x
         int32_t rows = group_size(x, r);
         t->fetch_from = g * n_panels / n_groups;
         t->fetch_to = n_groups == 1 && n_panels == BF16_PANELS ? 0 : (g + 1) * n_panels / n_groups;
-        const uint32_t *group = x->words + (size_t)r * x16_row_words(x->cols);
-        tiles16[n_panels][rows](t, group + (size_t)i * (size_t)rows,
-                                sums + (size_t)r * (BF16_PANELS * LANES));
+        tiles16[n_panels][rows](t, group16_at(x, r, 2 * i), sums + (size_t)r * (BF16_PANELS * LANES));
     }
 }
 
